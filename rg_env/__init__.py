@@ -13,7 +13,7 @@ Public names are resolved on first use (PEP 562), so `import rg_env` is instant 
 reasoning_gym. If one of them is not installed, everything that does not need it still works.
 
 The package has layers: core -> adapters and inference -> evaluation -> training -> cli. A module may import only from
-its own layer and the layers before it, and adapters and inference do not import each other. A test enforces this rule.
+its own layer and earlier layers. Adapters and inference do not import each other. A test enforces these rules.
 """
 
 from importlib import import_module
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from rg_env.core.rewards import reward as reward
     from rg_env.core.user_code import import_user_code as import_user_code
 
-# The loader of Verifiers' v1 API reads this list, and accepts exactly one taskset, one harness and one environment.
+# Verifiers' v1 loader reads this list and accepts exactly one taskset, one harness and one environment.
 __all__ = ["ReasoningGymTaskset", "SingleTurnEnv", "SingleTurnHarness"]
 _MODULES = {
     # This may also be v0 or core (see `_path_of`).
@@ -94,7 +94,7 @@ def _path_of(name: str) -> str:
 
 
 def _cause(path: str) -> str:
-    """The reason why an adapter cannot be imported, with the remedy if there is one."""
+    """The reason why an adapter cannot be imported, and the remedy, if any."""
     found = installed_version("verifiers")
     if not found:
         return "needs verifiers, which is not installed (pip install verifiers, or use rg_env.ReasoningGym)"

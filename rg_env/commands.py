@@ -1,4 +1,4 @@
-"""Helpers for commands and example scripts: one-line errors, keys from `.env`, quiet libraries."""
+"""Helpers for commands and example scripts: one-line errors, API keys from `.env`, and quiet libraries."""
 
 import argparse
 import atexit
@@ -20,7 +20,8 @@ from rg_env.core.text import without_controls
 from rg_env.errors import InputError, MissingExtraError, RGEnvError, StoppedTogether, from_interrupt, how_to_install
 
 _NO_BUG = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""System errors that are not bugs in the program: a full disk, a quota, a file size limit, or a failing device."""
+"""System errors that are not bugs in the program: a full disk, an exceeded quota or file size limit, or a failing
+device."""
 
 
 def run_command(main: Callable[[], Any]) -> None:
@@ -76,7 +77,7 @@ def _exit_from_process_group(code: int) -> None:
 
 
 def say(line: str) -> None:
-    """Print and flush a line without control characters, because it may quote untrusted text."""
+    """Print and flush a line without control characters, because the line may quote untrusted text."""
     print(without_controls(line), flush=True)
 
 
@@ -95,8 +96,8 @@ def end_signals_as_ctrl_c() -> Iterator[None]:
 
 
 def _failed_write(error: OSError) -> tuple[int, str] | None:
-    """Exit code and message if `error` comes from a failed write and is not a bug, or None otherwise. If standard
-    output cannot be written, it is redirected to /dev/null, because Python would retry the write at exit."""
+    """The exit code and message if `error` comes from a failed write rather than a bug, otherwise None. If standard
+    output cannot be written to, it is redirected to /dev/null because Python would retry the write at exit."""
     poll, where = select.poll(), f" {error.filename}" if error.filename else ""
     is_closed, is_unwritable = False, False
     with contextlib.suppress(OSError):  # sys.stdout may have been replaced with something that is not a file
@@ -141,7 +142,7 @@ def seed(text: str) -> int:
 
 
 def require(*packages: str, extra: str) -> None:
-    """Check early that `packages`, which the extra `extra` installs, are available.
+    """Check early that `packages` (installed by the extra `extra`) are available.
 
     Raises:
         MissingExtraError: a package is not installed. The message contains the install command.
@@ -176,7 +177,7 @@ def prepare_process() -> None:
     """Set up the process before torch, transformers and verifiers are imported.
 
     OpenMP threads spin only briefly, and library messages are silenced. If standard output is closed (`>&-`), it is
-    replaced with the null device, because Python sets it to None, and later uses of it would fail. Characters outside
+    replaced with the null device, because Python sets it to None and any later use of it would fail. Characters outside
     the output's encoding are printed as escapes, as on standard error.
     """
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
@@ -186,10 +187,10 @@ def prepare_process() -> None:
     # OpenMP threads spin for milliseconds by default and occupy cores that other processes need. While another
     # process was busy, a parallel matrix product took 16 ms with the default, and 0.3 ms with a short spin.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    # The levels of child loggers are set, because importing verifiers resets the level of "verifiers" itself.
+    # The levels are set on child loggers because importing verifiers resets the level of "verifiers" itself.
     for part in ("envs", "inference", "rubrics", "trainers", "utils"):
         logging.getLogger(f"verifiers.{part}").setLevel(logging.CRITICAL)  # rg_env raises and reports errors itself
-    # This is a filter, because importing DeepSpeed resets the level of its logger.
+    # This is a filter because importing DeepSpeed resets the level of its logger.
     logging.getLogger("DeepSpeed").addFilter(lambda record: record.levelno >= logging.ERROR)
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")

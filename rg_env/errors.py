@@ -17,8 +17,8 @@
     │   └── StoppedTogether                    the main process failed; raised in all processes at the same point
     └── MissingExtraError   (ImportError)      an optional dependency is missing; shows how to install it; exit code 2
 
-A message is one line that states the problem, its location and a fix; several mistakes in a config or a data file have
-one line each. Commands print it and exit with `exit_code`.
+A message is one line that states the problem, its location and a fix. If a config or a data file has several mistakes,
+each of them has its own line. Commands print it and exit with `exit_code`.
 """
 
 import difflib
@@ -50,7 +50,7 @@ class UnknownNameError(InputError, LookupError):
 
 
 class TooFewQuestionsError(InputError):
-    """A task has fewer distinct questions than requested; `found` is their number."""
+    """A task has fewer distinct questions than requested. `found` is the number of distinct questions."""
 
     def __init__(self, message: str, found: int = 0):
         super().__init__(message)
@@ -70,7 +70,7 @@ class RewardError(RGEnvError, RuntimeError):
 
 
 class GenerationError(RGEnvError, RuntimeError):
-    """Rows cannot be generated, because one of them took too long, or a generation process died or did not start."""
+    """Rows cannot be generated because one of them took too long, or a generation process died or did not start."""
 
 
 class EngineError(RGEnvError, RuntimeError):
@@ -194,7 +194,7 @@ def nearest(name: object, known: Iterable[str], cutoff: float = 0.65) -> list[st
 
 
 def not_single_turn(name: str, why: str) -> InputError:
-    """An error for an environment `name` that the trainer cannot run."""
+    """An error for an environment called `name` that the trainer cannot run."""
     return InputError(f"{name} {why}, but GRPOTrainer samples only single turns; train on it with prime-rl")
 
 

@@ -17,7 +17,7 @@ def as_environment(env: Any) -> Environment:
     tasks become the training rows) or an `Env` with one agent.
 
     Raises:
-        InputError: `env` is anything else, or needs several turns, tools or a sandbox.
+        InputError: `env` is anything else, or needs multiple turns, tools or a sandbox.
     """
     if isinstance(env, Environment):
         return env

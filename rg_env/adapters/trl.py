@@ -11,8 +11,8 @@ Rows, prompts and rewards are the same as those of `ReasoningGym` with the same 
 TRL logs `accuracy`, the accuracy of each task in a mixture, and the rate of each status (`status/wrong`, ...). Its
 completion table has a `status` column. If a reward raises an exception, the run ends with a `RewardError`.
 
-This module does not import trl, torch or verifiers. Without `reward_weights`, TRL gives every reward the weight 1.
-TRL's experimental `AsyncGRPOTrainer` always does so, because it does not support weights.
+This module does not import trl, torch or verifiers. Without `reward_weights`, TRL gives every reward a weight of 1.
+TRL's experimental `AsyncGRPOTrainer` always does so because it does not support weights.
 """
 
 import inspect
@@ -35,7 +35,7 @@ LogMetric = Callable[[str, float], None]
 LogExtra = Callable[[str, list[Any]], None]
 
 _REASONING = ("reasoning_content", "thinking")
-"""Keys that TRL uses for the content of a <think> block, with tokenizers that parse responses."""
+"""Keys under which TRL stores the content of a <think> block if the tokenizer parses responses."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Environment:
     """Arguments for `GRPOTrainer`, returned by `load_environment`."""
 
     train_dataset: Dataset | None
-    """Rows with the columns prompt (messages), question, answer, info (strings) and example_id, or None for 0 examples.
-    """
+    """Rows with the columns prompt (messages), question, answer, info (strings) and example_id. None if there are no
+    examples."""
     eval_dataset: Dataset | None
     reward_funcs: list["RewardFunction"]
     reward_weights: list[float]
@@ -74,7 +74,7 @@ load_environment.__signature__ = inspect.signature(ReasoningGym)  # type: ignore
 class RewardFunction:
     """A reward function that accepts TRL's keyword arguments and all columns of the dataset.
 
-    It is picklable if its reward is, for trainers that score in a separate process.
+    It is picklable if its reward is, so trainers can score in a separate process.
     """
 
     def __init__(self, reward: WeightedReward, scorer: "Scorer") -> None:
@@ -123,7 +123,7 @@ def _rollouts(prompts: Any, completions: Any, completion_ids: Any, columns: Mapp
 
 
 class Scorer:
-    """Extracts and scores the answers of a batch once for all reward functions, because TRL has no per-rollout state.
+    """Extracts and scores a batch's answers once for all reward functions, because TRL has no per-rollout state.
 
     Only the last batch is kept.
     """
@@ -153,7 +153,7 @@ class Scorer:
             return self._last
 
     def _log(self, rollouts: list[Rollout], log_metric: LogMetric | None, log_extra: LogExtra | None) -> None:
-        if log_metric is not None:  # one value per rollout, because TRL averages them over all processes
+        if log_metric is not None:  # one value per rollout because TRL averages them over all processes
             for metric in self.rubric.metrics:
                 for rollout in rollouts:
                     if (value := metric.of(rollout)) is not None:

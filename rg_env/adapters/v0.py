@@ -1,4 +1,5 @@
-"""Adapter for Verifiers' v0 API (0.1.2 to 0.3), for rg_env's environment and for training on Verifiers environments.
+"""Adapter for Verifiers' v0 API (0.1.2 to 0.3): rg_env's environment for Verifiers, and training on Verifiers
+environments.
 
     env = vf.load_environment("rg-env", gym="leg_counting")
     env = vf.load_environment("rg-env", gym=["leg_counting", {"name": "chain_sum", "weight": 2}], seed=1)
@@ -7,7 +8,7 @@ The parameters are those of `core.environment.ReasoningGym`, in the order of Ver
 Differences between releases of v0 are handled by duck typing, not by version numbers.
 
 Rewards and metrics are wrapped in functions, to which `vf.Rubric` passes arguments by parameter name. The first
-function that is called for a rollout scores it and stores it in `state` for the others.
+function called for a rollout scores the rollout and stores it in `state` for the other functions.
 
 `vf.Rubric` catches any exception that a reward function raises, logs it and continues with 0.0. It also includes NaN in
 the weighted sum. `watch(rubric)` wraps the functions of any rubric in place, and `raising_reward_errors()` re-raises
@@ -79,15 +80,15 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
     """A single-turn environment for Reasoning Gym tasks, with training and evaluation rows that never share a problem.
 
     Args:
-        gym, num_train_examples, num_eval_examples and all others: the same as for `ReasoningGym`.
+        gym, num_train_examples, num_eval_examples and all other arguments: the same as for `ReasoningGym`.
         parser: a `vf.Parser`, passed to reward functions.
-        rubric: your own `vf.Rubric`. Its rewards replace the default ones and are added to `rewards`, if given.
+        rubric: your own `vf.Rubric`. Its rewards replace the default ones, or are added to `rewards` if that is given.
             Accuracy and statuses remain as metrics.
         kwargs: other parameters of `ReasoningGym` and the parent class.
 
     Attributes: `environment` (the underlying `ReasoningGym`, used by `GRPOTrainer`), and its `mixture`, `manifest`,
     `rewards`, `prompt_options` and `grading`. `dataset` and `eval_dataset` have the columns question, answer, info
-    (strings), prompt and example_id. They are None for 0 examples.
+    (strings), prompt and example_id. They are None if there are no examples.
 
     `generate` raises the first `RewardError` of its batch, so a failing reward ends the run instead of counting as 0.
 
@@ -130,7 +131,7 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         super().__init__(
             dataset=_dataset(env.train_rows),
             eval_dataset=_dataset(env.eval_rows),
-            # Newer releases prepend a system prompt, if they get one, to any prompt that lacks one.
+            # If given a system prompt, newer releases prepend it to any prompt that lacks one.
             system_prompt=env.system_prompt if env.prompt_options.prompt_placement == "system" else None,
             parser=parser,
             rubric=rubric,
@@ -149,7 +150,7 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
 
 
 load_environment = ReasoningGymEnv
-"""Entry point of `vf.load_environment("rg-env", ...)`."""
+"""Entry point for `vf.load_environment("rg-env", ...)`."""
 
 
 def _dataset(rows: Sequence[Mapping[str, Any]]) -> Dataset | None:
@@ -217,8 +218,8 @@ class _AwaitingFunction(_Function):
 
 
 def rollout_of(prompt: Any, completion: Any, answer: Any, state: Any, info: Any, score: Any = None) -> Rollout:
-    """Build a `Rollout` from these values, score it unless `score` is given, and store it in `state` for other reward
-    functions."""
+    """Build a `Rollout` from these values, score it unless `score` is given, and store it in `state` for the other
+    reward functions."""
     rollout = _kept(completion, state, info)
     if rollout is None:
         tokens, truncated = usage(state if isinstance(state, Mapping) else {})
@@ -254,7 +255,7 @@ def usage(state: Mapping[str, Any]) -> tuple[int | None, bool | None]:
 # Errors in rewards, which Verifiers would swallow
 
 _WATCHED = "_rg_env_watched"
-_FUNCTIONS = ("reward_funcs", "funcs")  # its names in Verifiers up to 0.1.6, and from 0.1.9 on
+_FUNCTIONS = ("reward_funcs", "funcs")  # the attribute's names in Verifiers up to 0.1.6 and from 0.1.9 on
 _GROUP_PARAMETERS = {"states", "prompts", "completions", "answers", "tasks", "infos"}
 _errors: ContextVar[list[RewardError] | None] = ContextVar("reward_errors", default=None)
 """Errors of watched functions. asyncio tasks and threads inherit the list."""
@@ -262,7 +263,7 @@ _errors: ContextVar[list[RewardError] | None] = ContextVar("reward_errors", defa
 
 @contextmanager
 def raising_reward_errors() -> Iterator[None]:
-    """At the end of the block, raise the first error from a watched function, instead of any other exception."""
+    """At the end of the block, raise the first error from a watched function in place of any other exception."""
     errors: list[RewardError] = []
     token = _errors.set(errors)
     try:
@@ -351,7 +352,7 @@ _HOOKS = ("rollout", "setup_state", "is_completed", "env_response", "get_prompt_
 _ROW = "verifiers_row"
 """Key of a row that holds the dataset's original row, for the rubric."""
 _MONITORS = ("num_turns",)
-"""Metrics that later releases compute themselves, with functions of weight 0. They would always be 1 here."""
+"""Metrics that later releases compute themselves, using functions with weight 0. They would always be 1 here."""
 
 
 class VerifiersEnvironment(Environment):
@@ -397,7 +398,7 @@ class VerifiersEnvironment(Environment):
         return [self._scored(*each) for each in zip(rollouts, found, strict=True)]
 
     def _scored(self, rollout: Rollout, found: tuple[Any, Mapping[str, Any]]) -> Scored:
-        """Check and convert the scores, because those that a rubric class computes itself bypass `watch`."""
+        """Check and convert the scores. `watch` does not check scores that a rubric class computes itself."""
         where = describe(rollout.task, rollout.extraction.answer, rollout.text)
         values = {name: checked_value(name, value, where) for name, value in found[1].items() if name not in _MONITORS}
         metrics = {name: values.pop(name) for name in list(values) if name == "accuracy" or _is_part(name)}
@@ -437,7 +438,7 @@ class VerifiersEnvironment(Environment):
 
 
 def _is_part(name: str) -> bool:
-    """Whether this is an rg_env metric that covers only some of the rollouts."""
+    """Whether this is an rg_env metric that applies only to some of the rollouts."""
     return name.startswith(("accuracy/", "status/"))
 
 
@@ -486,7 +487,7 @@ def _rows(env: Any, name: str, options: PromptOptions) -> list[dict[str, Any]]:
 
 
 def _row(row: Row) -> dict[str, Any]:
-    """Convert a dataset's row to a row of `Environment`. In a dataset, keys missing from a message are None."""
+    """Convert a dataset's row to a row for `Environment`. In a dataset, keys missing from a message are None."""
     prompt, answer, info = row.get("prompt"), row.get("answer"), row.get("info")
     if isinstance(prompt, list):
         prompt = [{key: value for key, value in message.items() if value is not None} for message in prompt]

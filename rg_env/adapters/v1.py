@@ -62,11 +62,11 @@ class ReasoningGymTaskData(vf.TaskData):
 
 
 class ReasoningGymTaskConfig(vf.TaskConfig):
-    """Task config without any options, because rewards are set on the taskset, which passes them on."""
+    """Task config without options. Rewards are set on the taskset, which passes them on."""
 
     _rubric: str | Rubric = PrivateAttr('{"gym": "leg_counting"}')
-    """The rubric as JSON (see `_parsed`), because a config may be pickled for other processes, which import the user's
-    code themselves. Within a single process, this is the `Rubric` itself."""
+    """The rubric as JSON (see `_parsed`), because a config may be pickled for other processes, and these import the
+    user's code themselves. Within a single process, this is the `Rubric` itself."""
 
 
 class ReasoningGymTask(vf.Task[ReasoningGymTaskData, vf.State, ReasoningGymTaskConfig]):
@@ -118,10 +118,11 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
 
     task: ReasoningGymTaskConfig = ReasoningGymTaskConfig()
     gym: str | dict[str, Any] | list[Any] = "leg_counting"
-    """A task, or a mixture in the form of a list whose items are names or mappings with name, weight, config, level and
-    levels. On the command line, pass it as JSON."""
+    """A task, or a mixture: a list of task names, or of mappings with the keys name, weight, config, level and levels.
+    On the command line, pass it as JSON."""
     split: Literal["train", "eval"] = "eval"
-    """Split of the questions. Use `train` for training. A problem is never in both splits, regardless of the seeds."""
+    """Split to draw questions from. Use `train` for training. A problem is never in both splits, regardless of the
+    seeds."""
     num_train_examples: int = Field(2000, ge=0)
     num_eval_examples: int = Field(200, ge=0)
     seed: int = 0
@@ -131,14 +132,14 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
     split_by: SplitBy = "problem"
     """Whether a row's `problem` or only its text (`question`) decides its split."""
     level: int | None = None
-    """Difficulty level of all tasks in `gym` that do not set one."""
+    """Difficulty level for all tasks in `gym` that do not set one."""
     rewards: str | dict[str, Any] | list[Any] | None = None
     """A reward name, or names with weights. On the command line, pass it as JSON. Default: correctness 1, format 0.1.
     """
     grading: str = "hardened"
     """`hardened` (right or wrong), `partial` (partial credit) or `upstream` (the library's own formulas)."""
     instruction: str | None = SYSTEM_PROMPT
-    """Text of the system prompt. (`system_prompt` is an option of Verifiers' own, for a file that overrides this text.)
+    """Text of the system prompt. (Verifiers has its own option, `system_prompt`, for a file that overrides this text.)
     """
     prompt_placement: Placement = "system"
     """Position of `instruction`: in a system message, or in the user turn before or after the question."""
@@ -198,7 +199,7 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
 
 
 class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymTasksetConfig]):
-    """One split's questions."""
+    """The questions in one split."""
 
     def load(self) -> Iterator[ReasoningGymTask]:
         """The tasks in order. Equal configs yield equal tasks. Raises the same errors as `build_rows`."""
@@ -259,7 +260,8 @@ class SingleTurnHarnessConfig(vf.HarnessConfig):
 
 
 class SingleTurnHarness(vf.Harness[SingleTurnHarnessConfig]):
-    """A harness that requests one chat completion for the task's prompt, with its system prompt as a system message."""
+    """A harness that requests one chat completion for a task's prompt. The task's system prompt becomes a system
+    message."""
 
     APPENDS_SYSTEM_PROMPT = True
     EXECUTES_CODE = False
@@ -324,10 +326,11 @@ if hasattr(vf, "SingleAgentEnv"):  # this class is missing in 0.2, where the har
         """Config of an environment whose only agent runs in this process."""
 
         agent: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig())
-        """Agent runtime. Verifiers' default would rent a sandbox, which needs a login, but nothing is executed here."""
+        """Runtime for the agent. Verifiers' default would rent a sandbox, which requires a login. Nothing is executed
+        here, so a sandbox is not needed."""
 
     class SingleTurnEnv(vf.SingleAgentEnv, vf.Env[SingleTurnEnvConfig]):
-        """The environment in which Verifiers evaluates the taskset when the taskset is loaded by id."""
+        """The environment in which Verifiers evaluates the taskset if it is loaded by id."""
 
     class ReasoningGymEnv(SingleTurnEnv):
         """A single-turn environment for Reasoning Gym tasks, with disjoint problems for training and evaluation.
@@ -337,7 +340,7 @@ if hasattr(vf, "SingleAgentEnv"):  # this class is missing in 0.2, where the har
 
         Args:
             split: the split in `taskset`, "eval" or "train".
-            gym, num_train_examples, num_eval_examples and all others: the same as for `ReasoningGym`.
+            gym, num_train_examples, num_eval_examples and all other arguments: the same as for `ReasoningGym`.
 
         Attributes:
             environment: the underlying `ReasoningGym` with both splits, used by `GRPOTrainer`. Its attributes

@@ -1,4 +1,4 @@
-"""Adapter that lets `GRPOTrainer` train on any Verifiers v1 taskset, whose tasks are scored as in Verifiers.
+"""Adapter that lets `GRPOTrainer` train on any Verifiers v1 taskset. Tasks are scored as in Verifiers.
 
     env = TasksetEnvironment(train_taskset, eval_taskset.take(200))
     trainer = GRPOTrainer(model, env, args, tokenizer)
@@ -41,11 +41,11 @@ class TasksetEnvironment(Environment):
     reward or metric named `accuracy` marks correct rollouts, for curricula and filters.
 
     Args:
-        train_taskset, eval_taskset: the tasks to train and to evaluate on.
+        train_taskset, eval_taskset: the tasks to train on and to evaluate on.
 
     Raises:
-        InputError: a taskset is infinite or empty, or its tasks need tools, several turns, a container or a sandbox, or
-            their prompts are not text.
+        InputError: a taskset is infinite or empty, or contains a task that the trainer cannot run, because it needs
+            tools, several turns, a container or a sandbox, or because its prompt is not text.
     """
 
     def __init__(self, train_taskset: vf.Taskset | None, eval_taskset: vf.Taskset | None = None) -> None:
@@ -62,7 +62,7 @@ class TasksetEnvironment(Environment):
     def score(self, rollouts: Sequence[Rollout]) -> list[Scored]:
         found = run_each(_score, rollouts)
         names = dict.fromkeys(name for scored in found for name in scored.rewards)
-        # Tasks may have different rewards. A missing reward does not add anything to the sum.
+        # Tasks may have different rewards. A missing reward adds nothing to the sum.
         return [each._replace(rewards={name: each.rewards.get(name, 0.0) for name in names}) for each in found]
 
     def _rows(self, taskset: vf.Taskset | None) -> list[dict[str, Any]]:
@@ -162,7 +162,7 @@ async def _score(rollout: Rollout) -> Scored:
 
 
 def _watched(task: vf.Task, where: str) -> vf.Task:
-    """A copy of the task in which any reward, metric or judge that fails raises a `RewardError` with its name.
+    """A copy of the task in which any reward, metric or judge that fails raises a `RewardError` that names it.
 
     Verifiers would name only the task.
     """

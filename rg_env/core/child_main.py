@@ -1,5 +1,5 @@
-"""Code that runs inside a child process started by `core.processes`. It uses only the standard library, so that startup
-is fast.
+"""Code that runs inside a child process started by `core.processes`. It uses only the standard library, to keep startup
+fast.
 
 - `ParentPipe`: the child's end of a `JsonProcess`.
 - `python child_main.py PARENT_PID COMMAND ...` replaces itself with the command, which receives SIGTERM when its
@@ -30,8 +30,7 @@ class ParentPipe:
         self._rest = b""
 
     def receive(self) -> Any:
-        """The next value. The end of the input means that the parent has exited. This process and its group are then
-        killed."""
+        """The next value. At the end of the input, the parent has exited, so this process and its group are killed."""
         chunks = [self._rest]
         while b"\n" not in chunks[-1]:
             chunks.append(os.read(self._requests, 1 << 20))

@@ -7,7 +7,7 @@
     [scored] = env.score([env.rollout(row, "4 + 4 = 8 <answer>8</answer>")])
     scored.reward, scored.rewards, scored.metrics
 
-The trainer accepts an environment directly; `rg_env.adapters` converts it for other frameworks.
+The trainer accepts an environment directly. `rg_env.adapters` converts it for other frameworks.
 """
 
 import functools
@@ -92,9 +92,9 @@ class Environment:
     Args:
         train_rows, eval_rows: rows with `question` (text, prompted with `system_prompt`) or `prompt` (chat messages, or
             a text to continue), and optionally `answer` (gold answer) and `info` (a mapping).
-        rewards: anything that `core.rewards.resolve_rewards` accepts; by default, correctness with weight 1 and format
+        rewards: anything that `core.rewards.resolve_rewards` accepts. By default, correctness with weight 1 and format
             with weight 0.1. An answer is correct if it equals the row's `answer` as a number or as text.
-        system_prompt, prompt_placement, preamble, few_shot: how a `question` becomes a prompt; see `ReasoningGym`.
+        system_prompt, prompt_placement, preamble, few_shot: how a `question` becomes a prompt (see `ReasoningGym`).
 
     Raises:
         InputError: a row has no prompt, a prompt has two different answers, a reward cannot be resolved, or both splits
@@ -215,7 +215,7 @@ class ReasoningGym(Environment):
         gym: anything that `Mixture.parse` accepts: a task name, a mapping, or a list of these.
         num_train_examples, num_eval_examples: number of rows in each split.
         seed, eval_seed: seeds for the training and evaluation rows.
-        rewards: anything that `resolve_rewards` accepts; by default, correctness with weight 1 and format with weight
+        rewards: anything that `resolve_rewards` accepts. By default, correctness with weight 1 and format with weight
             0.1.
         system_prompt: instructions in addition to the question.
         prompt_placement: position of `system_prompt`. With `"system"`, it is the system message. With `"user"`, it

@@ -17,7 +17,7 @@ AT_ONCE = 64
 """Maximum number of concurrent calls in `run_each`. Each call may query a judge model."""
 _lock = threading.Lock()
 _loops: dict[int, asyncio.AbstractEventLoop] = {}
-"""Event loops by process id, because a forked child does not inherit its parent's threads."""
+"""Event loops, keyed by process id because a forked child does not inherit its parent's threads."""
 
 
 def run_each(call: Callable[[A], Awaitable[T]], items: Sequence[A]) -> list[T]:

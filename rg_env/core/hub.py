@@ -1,7 +1,7 @@
-"""Requests to publish on the Hugging Face Hub, checks of model, repository and branch names, and whether the Hub
-answers.
+"""Requests to publish on the Hugging Face Hub, and checks of its availability and of model, repository and branch
+names.
 
-Importing this module does not import huggingface_hub, because configs import it.
+Configs import this module, so it does not import huggingface_hub on import.
 """
 
 import re

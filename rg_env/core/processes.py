@@ -79,14 +79,14 @@ def print_once(line: str) -> None:
 
 
 def entered(program: str) -> str:
-    """How to call a program ("python", "rg-env") of this installation: by its name if it is on PATH, or else by its
+    """How to call one of this installation's programs ("python", "rg-env"): by name if it is on PATH, otherwise by
     path."""
     path = Path(sys.executable).with_name(program)
     return program if str(path) == shutil.which(program) else str(path)
 
 
 def resume_words(folder: Path) -> str:
-    """How to resume the evaluation in `folder`: the whole command if `rg-env` is running, or else only its options."""
+    """How to resume the evaluation in `folder`: the whole command if `rg-env` is running, otherwise only its options."""
     own = []
     if Path(sys.argv[0]).name == "rg-env":
         own = [entered("rg-env"), *(word for word in sys.argv[1:] if word != "--resume")]
@@ -123,7 +123,7 @@ class Finished:
     """A program's result."""
 
     code: int | None
-    """Exit code, which is -N after signal N, or None if the program could not start or did not end in time."""
+    """Exit code (-N after signal N), or None if the program could not start or did not end in time."""
     output: str = ""
     errors: str = ""
     timed_out: bool = False
@@ -201,7 +201,8 @@ class ProcessGroup:
     """A running `command` that writes its output directly to the file `log`, so it never blocks on a reader.
 
     Args:
-        environment: base environment, to which the command's own variables are added. By default, that of this process.
+        environment: base environment, to which the command's own variables are added. Default: this process's
+            environment.
 
     Create a `ProcessGroup` in a thread that outlives the program, because the kernel signals the program when that
     thread ends.
@@ -258,8 +259,8 @@ class ProcessGroup:
     def end(self, grace_s: Callable[[], float]) -> None:
         """End the program and its descendants: SIGTERM, then SIGKILL after `grace_s()` seconds.
 
-        The program is signaled first so that it can shut down its own processes cleanly. It would report an error if
-        they died first.
+        The program is signaled first so that it can shut down its own processes cleanly. If they died first, it would
+        report an error.
         """
         family = descendants(self._process)
         end_all(lambda: [self._process], grace_s)
@@ -310,7 +311,7 @@ def descendants(process: "psutil.Process | None" = None, *, recursive: bool = Tr
 def end_all(find: "Callable[[], Iterable[psutil.Process]]", grace_s: Callable[[], float]) -> None:
     """Send SIGTERM to the processes from `find` and, `grace_s()` seconds later, SIGKILL to those that it then returns.
 
-    Both functions are called repeatedly, because new processes may appear and the grace period may shrink.
+    Both functions are called repeatedly because new processes may appear and the grace period may shrink.
     """
     _signal(find(), signal.SIGTERM)
     start = time.monotonic()
@@ -324,7 +325,7 @@ def end_all(find: "Callable[[], Iterable[psutil.Process]]", grace_s: Callable[[]
 @contextlib.contextmanager
 def stop_signals(handler: Callable[[int, Any], None]) -> Iterator[None]:
     """Within the block, `handler` handles the signals that request a stop: SIGINT (Ctrl-C), SIGTERM and SIGHUP."""
-    # Closing a terminal sends SIGHUP. Under nohup, it is ignored and must remain ignored.
+    # Closing a terminal sends SIGHUP. Under nohup, the signal is ignored and must remain ignored.
     kinds = [signal.SIGINT, signal.SIGTERM]
     kinds += [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []
     before = {kind: signal.signal(kind, handler) for kind in kinds}
@@ -423,7 +424,7 @@ class JsonProcess:
 
     @property
     def code(self) -> int | None:
-        """The exit code, which is -N after signal N, or None before `kill`."""
+        """The exit code (-N after signal N), or None before `kill`."""
         return self._process.returncode
 
     def send(self, value: Any, deadline: float = math.inf) -> None:

@@ -8,12 +8,12 @@ rewards.
     rewards=[("correctness", 1.0), ("ends_well", 0.2), some_function,
              {"name": "length", "weight": 0.1, "when": "correct", "options": {"max_tokens": 256}}]
 
-Rewards are weighted and summed. A reward is a named function of a rollout. It requests its inputs by parameter name:
-`rollout` (the whole `Rollout`, extracted and scored), or the names that Verifiers uses: prompt, completion, answer (the
-gold answer), state, task, info, parser. Other parameters must have defaults, and can be set with `options`. A reward
-returns a number, by convention in [0, 1] and at most 1e100. It may be async. The rollouts of a batch are then scored
-concurrently, in an event loop on a background thread, which also works in a notebook and keeps connections to judge
-models open.
+Rewards are weighted and summed. A reward is a named function of a rollout. It requests its inputs by parameter name.
+The available names are `rollout` (the whole `Rollout`, extracted and scored) and those that Verifiers uses: prompt,
+completion, answer (the gold answer), state, task, info and parser. Other parameters must have defaults, and can be set
+with `options`. A reward returns a number, by convention in [0, 1] and at most 1e100. It may be async. The rollouts of a
+batch are then scored concurrently, in an event loop on a background thread. This also works in a notebook, and keeps
+connections to judge models open.
 
 A rubric contains an environment's rewards and its metrics: accuracy, accuracy per task, and answer statuses. It grades
 the answers before it calls rewards:
@@ -81,8 +81,8 @@ class WeightedReward(NamedTuple):
     def value(self, rollout: Rollout, available: Mapping[str, Any]) -> float:
         """The unweighted reward, which is 0.0 if the rollout does not meet the condition `when`.
 
-        `available` contains the other arguments, keyed by their names in `PARAMETERS`. Raises `RewardError`, which
-        names the reward and the rollout, if the function raises an exception or does not return a finite number.
+        `available` contains the other arguments, keyed by their names in `PARAMETERS`. Raises a `RewardError` that
+        names the reward and the rollout if the function raises an exception or does not return a finite number.
         """
         if not self._is_open(rollout):
             return 0.0
@@ -134,7 +134,8 @@ def _register(name: str, function: _F) -> _F:
 
 
 def get_reward(name: str) -> RewardFunction:
-    """The registered reward function `name`. Raises `UnknownNameError`, with similar names, if it is not registered."""
+    """The registered reward function `name`. If it is not registered, raises an `UnknownNameError` that suggests
+    similar names."""
     if name not in _REGISTRY:
         raise unknown_name("reward", name, _REGISTRY)
     return _REGISTRY[name]
@@ -264,8 +265,8 @@ def _failing(name: str, rollout: Rollout) -> Iterator[str]:
 
 
 def checked_value(name: str, value: object, where: str, function: object = None) -> float:
-    """`value` as a float. Raises `RewardError` unless it is a number from -1e100 to 1e100, so that sums cannot overflow
-    (booleans and numpy scalars are allowed).
+    """`value` as a float. Raises `RewardError` unless it is a number (booleans and numpy scalars are allowed) from
+    -1e100 to 1e100. Within this range, sums cannot overflow.
 
     The message contains the file and line of `function`, if it is the user's own.
     """
@@ -307,7 +308,7 @@ class Metric:
     task: str | None = None
 
     def of(self, rollout: Rollout) -> float | None:
-        """0 or 1, or None for a rollout of another task."""
+        """0 or 1, or None for a rollout from another task."""
         return None if self.task not in (None, rollout.task) else float(rollout.score.status == self.status)
 
     def value(self, rollout: Rollout) -> float:
@@ -431,8 +432,7 @@ _THINK_THEN_ANSWER = ["<think>", "</think>", "<answer>", "</answer>"]
 
 @reward
 def correctness(rollout: Rollout) -> float:
-    """The grade, which is 1 if the answer is correct and 0 otherwise. With `grading="partial"`, it is partial credit in
-    [0, 1]."""
+    """The grade: 1 if the answer is correct, otherwise 0. With `grading="partial"`, it is partial credit in [0, 1]."""
     return rollout.score.value
 
 

@@ -300,7 +300,7 @@ def json_lines(file: Path) -> Iterator[dict[str, Any]]:
         InputError: the file is damaged or unreadable.
     """
     try:
-        # Read as bytes, because str.splitlines() would also split at characters in the model's text.
+        # Read as bytes because str.splitlines() would also split at characters in the model's text.
         with file.open("rb") as lines:
             for number, line in enumerate(lines, 1):
                 if not line.strip():
@@ -360,7 +360,7 @@ def free_folder(
 
 @contextmanager
 def locked(folder: Path, busy: str) -> Iterator[None]:
-    """Hold a lock on `folder`, which the system releases if the process dies. Does nothing on file systems without
+    """Hold a lock on `folder`. The system releases the lock if the process dies. Does nothing on file systems without
     locks.
 
     Raises:
@@ -447,7 +447,7 @@ def _line(record: dict[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """`value` converted for JSON and YAML. NaN and infinity become None, because JSON cannot represent them."""
+    """`value` converted for JSON and YAML. NaN and infinity become None because JSON cannot represent them."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set):

@@ -1,4 +1,4 @@
-"""Statistics of evaluations: uncertainty of means, pass@k, and paired comparisons of models.
+"""Statistics for evaluations: uncertainty of means, pass@k, and paired comparisons of models.
 
     mean, error = mean_and_error([[1, 0, 1, 1], [0, 0, 0, 0]])    # four answers to each of two problems
     share_interval([[1, 0, 1, 1], [0, 0, 0, 0]])                  # a mean of values from 0 to 1, such as accuracies
@@ -9,7 +9,7 @@
     pass_at_k(n=4, c=3, k=2)                                      # 1.0: of four answers, three were right
     with_interval(0.5, (0.4, 0.6))                                # "0.500 [0.400, 0.600]"
 
-All intervals that rg_env reports are computed here. They are 95% confidence intervals, and those of proportions are
+All intervals that rg_env reports are computed here. They are 95% confidence intervals, and those for proportions are
 within [0, 1]. Proportions are shown as fractions, and differences are later minus earlier (trained minus base).
 Intervals and tests need scipy, which the extras "eval" and "train" install. The rest needs only the standard library.
 """
@@ -58,7 +58,7 @@ def mean_interval(values_by_problem: Sequence[Sequence[float]]) -> Interval | No
     """Confidence interval for a mean of arbitrary values, clustered by problem. Its half-width is Student's t times the
     standard error.
 
-    The result is None for a single problem, because the variation between problems is unknown.
+    The result is None for a single problem because the variation between problems is unknown.
 
     Raises:
         InputError: there are no values.
@@ -79,10 +79,11 @@ def t_critical(degrees: int) -> float:
 def share_interval(values_by_problem: Sequence[Sequence[float]]) -> tuple[float, float]:
     """Confidence interval, within [0, 1], for a mean of values in [0, 1], clustered by problem.
 
-    Wilson's (1927) score interval with Korn and Graubard's (1998) effective sample size for clustered samples: `mean (1
-    - mean) / error^2`, corrected for the degrees of freedom. The effective size is smaller than the number of answers
-    if answers to the same problem resemble each other, and is never larger. If all answers are right, or all are wrong,
-    the number of problems is used instead, because ten right answers to one problem reveal little about other problems.
+    This is Wilson's (1927) score interval with Korn and Graubard's (1998) effective sample size for clustered samples.
+    The effective size is `mean * (1 - mean) / error^2`, corrected for the degrees of freedom. It is smaller than the
+    number of answers if answers to the same problem resemble each other, and is never larger. If all answers are right,
+    or all are wrong, the number of problems is used instead, because ten right answers to one problem reveal little
+    about other problems.
 
     Raises:
         InputError: there are no values, or some are outside [0, 1].
@@ -192,7 +193,7 @@ class Difference:
     n: int
     """Number of problems that both models answered."""
     difference: float
-    """The first model's mean minus the second's. Problems within a task have equal weight, and so do the tasks."""
+    """The first model's mean minus the second's. Problems within a task have equal weight, and so do tasks."""
     interval: Interval
     p_value: float
 
@@ -250,7 +251,7 @@ def _newcombe(
     p, q = fmean(a), fmean(b)
     (p_low, p_high), (q_low, q_high) = share_interval(first), share_interval(second)
     product = math.fsum((x - p) * (y - q) for x, y in zip(a, b, strict=True))
-    # Method 10 subtracts half a problem, because models that agree on a few problems may not agree on all of them.
+    # Method 10 subtracts half a problem because models that agree on a few problems may not agree on all of them.
     together = max(product - 0.5, 0.0) if product > 0 else product
     size = math.hypot(*(x - p for x in a)) * math.hypot(*(y - q for y in b))
     correlation = together / size if size else 0.0

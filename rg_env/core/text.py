@@ -24,7 +24,8 @@ _JOINERS = "\u200c\u200d"  # joiners in Indic and Persian scripts and in emoji, 
 
 
 def similar_file(missing: Path) -> str:
-    """A question that suggests similar names of files in the folder of a missing file, or "" if none are similar."""
+    """A question that suggests files with similar names in the folder of a missing file, or "" if no similar files
+    exist."""
     folder = missing.parent
     names = [file.name for file in folder.iterdir() if file.is_file()] if folder.is_dir() else []
     found = " or ".join(one_line(folder / name) for name in nearest(missing.name, names))
@@ -66,14 +67,14 @@ def visible_line(text: str) -> str:
 def reason_of(error: BaseException, most: int = 300) -> str:
     """The message of another library's error, shortened to one line, or the error's class if the message is empty.
 
-    For an `OSError`, only the reason is returned, because the surrounding message names the file.
+    For an `OSError`, only the reason is returned because the surrounding message names the file.
     """
     reason = error.strerror if isinstance(error, OSError) and error.strerror else error
     return one_line(reason, most) or type(error).__name__
 
 
 def json_problem(error: ValueError | RecursionError) -> str:
-    """The problem that `json.loads` raised an error for, as a predicate: "is not JSON: ..."."""
+    """The reason why `json.loads` raised an error, as a predicate: "is not JSON: ..."."""
     if isinstance(error, RecursionError):
         return "is nested too deeply"
     if type(error) is ValueError:  # its subclasses are for syntax and encoding errors
@@ -97,7 +98,7 @@ def user_error(error: BaseException) -> str:
 
 
 def definition_line(function: object) -> str:
-    """Where a function of the user's own code is defined, as " (FILE, line N)", or an empty string."""
+    """Where a function in the user's own code is defined, as " (FILE, line N)", or an empty string."""
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function) if callable(function) else function
@@ -127,7 +128,7 @@ def is_count(value: object, most: int = 2**31) -> bool:
 
 
 def shortened(value: object) -> str:
-    """`repr(value)` for an error message, in at most 80 characters."""
+    """`repr(value)` for an error message, shortened to at most 80 characters."""
     try:
         text = repr(value)
     except ValueError:  # Python refuses to print integers with more than 4,300 digits
@@ -154,7 +155,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def cut_bytes(text: str, most: int = 80) -> str:
-    """The start of `text`, cut to `most` bytes, for folder names, because file systems allow 255 bytes."""
+    """The start of `text`, cut to `most` bytes. Used for folder names, which file systems limit to 255 bytes."""
     return text.encode()[:most].decode(errors="ignore")
 
 
@@ -164,7 +165,7 @@ def file_part(name: str) -> str:
 
 
 def short_keys(keys: Iterable[str], separator: str = ".") -> dict[str, str]:
-    """A unique short form of each dotted key, which is its last part, or more parts if needed."""
+    """A unique short form for each dotted key: its last part, or more parts if needed."""
     keys = list(keys)
 
     def is_alone(end: str) -> bool:

@@ -18,7 +18,7 @@ Such a task needs
 
 - a config dataclass with the fields `seed` and `size`, and with a default for every field;
 - items that depend only on (config, seed + index), so that the same spec yields the same rows on every machine.
-  Generate each item on demand, because datasets are created with a `size` of 20,000; and
+  Generate each item on demand because datasets are created with a `size` of 20,000; and
 - a `score_answer(answer, entry)` method that accepts the entry after a round trip through JSON, in which tuples become
   lists and keys become strings. It runs in a worker process with a time limit of `core.grading.scoring.UPSTREAM_WALL_S`
   seconds; on the first call, the limit includes the dataset's `__init__`.
@@ -106,7 +106,7 @@ def _imported(name: str) -> ModuleType:
 
 
 def _from_file(path: str) -> ModuleType:
-    """The module in the file, which is run unless it is already loaded."""
+    """The module defined by the file. The file is run unless it is already loaded."""
     base, real = os.path.basename(path), os.path.realpath(path)
     for loaded in list(sys.modules.values()):
         file = getattr(loaded, "__file__", None)
@@ -114,7 +114,7 @@ def _from_file(path: str) -> ModuleType:
             return loaded
     module = ModuleType(_free_name(path))
     module.__file__ = path
-    # Registered before the module runs, because dataclasses and pickle look it up there.
+    # Registered before the module runs because dataclasses and pickle look it up there.
     sys.modules[module.__name__] = module
     try:
         # No bytecode file is written, because its timestamp is accurate only to a second, and it would clutter the
@@ -127,7 +127,7 @@ def _from_file(path: str) -> ModuleType:
 
 
 def _free_name(path: str) -> str:
-    """A module name for the file, which is its stem unless another module has that name."""
+    """A module name for the file: its stem, unless another module has that name."""
     stem = re.sub(r"\W", "_", Path(path).stem)
     if stem in sys.modules or importlib.util.find_spec(stem) is not None:
         return f"{stem}_{hashlib.sha256(path.encode()).hexdigest()[:8]}"

@@ -24,10 +24,11 @@ from rg_env.errors import InputError
 COMMAND_LINE = "command line"
 OTHER_NAMES: dict[str, dict[str, str]] = yaml12.load(Path(__file__).with_name("other_names.yaml").read_text("utf-8"))
 SHORT_FORMS = {"model": "name", "data": "path", "engine": "kind", "output": "dir"}
-"""Section that may be given as plain text -> the key that the text sets (`Section.short`)."""
+"""Sections that may be given as plain text, each with the key that the text sets (`Section.short`)."""
 SUFFIXES = (".yaml", ".yml")
 _MAY_START_WITH_HASH = {("data", "answer_after"), ("prompt", "system_prompt")}
-"""Keys whose unquoted value is easily mistaken for a comment by YAML, such as gsm8k's marker, "####"."""
+"""Keys whose value may start with `#`, such as gsm8k's marker `####`. Without quotes, YAML would read it as a comment.
+"""
 
 
 @dataclass
@@ -93,7 +94,7 @@ def is_config_file(name: str) -> bool:
 
 
 def _nulls(path: Keys, value: Any) -> Iterator[Keys]:
-    """The paths of the null values in a value at `path`, except those within lists."""
+    """The paths of null values within a value at `path`, except those in lists."""
     if value is None:
         yield path
     elif isinstance(value, Mapping):
@@ -115,7 +116,7 @@ def read_config(file: str | Path, overrides: Sequence[str] = ()) -> Document:
 
     Raises:
         InputError: a file cannot be read or is not a YAML mapping, files extend each other circularly, an override is
-            not "key=value", or its value is not YAML.
+            not "key=value", or its value is not valid YAML.
     """
     document = Document({}, Path(file))
     _extend(document, Path(file), ())
@@ -149,7 +150,7 @@ def _extend(document: Document, file: Path, above: tuple[Path, ...]) -> None:
     own, earlier = values.get("imports"), document.values.get("imports") or []
     own = [own] if isinstance(own, str) else own
     if isinstance(own, list):
-        # Paths are made absolute, because the run's copy of the config is in another folder.
+        # Paths are made absolute because the run's copy of the config is in another folder.
         located = [os.path.abspath(file.parent / name) if str(name).endswith(".py") else name for name in own]
         values["imports"] = [*earlier, *(name for name in located if name not in earlier)]
     _merge(document, values, lines, file, ())
@@ -229,8 +230,8 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
 
 
 def counterpart(file: Path) -> str:
-    """A hint that names the shipped counterpart of a config from another repository, matched by file name. It is empty
-    if no counterpart is known."""
+    """A hint that names the shipped counterpart of a config from another repository, matched by file name. Empty if no
+    counterpart is known."""
     for pattern, ours in OTHER_NAMES["configs"].items():
         if found := re.search(f"(?:^|/)(?:{pattern})$", file.with_suffix("").as_posix()):
             name = found.expand(ours)

@@ -27,8 +27,8 @@ _Section = TypeVar("_Section", bound="Section")
 
 
 class Section(BaseModel):
-    """A section of a config, which is frozen and has typed, documented fields. A one-item list of strings may be given
-    as a plain string.
+    """A frozen section of a config with typed, documented fields. A one-item list of strings may be given as a plain
+    string.
 
     Raises:
         InputError: the values passed to the constructor are invalid.
@@ -135,7 +135,7 @@ def _misspelt_nulls(schema: type[BaseModel], document: Document) -> Iterator[Pro
 
 
 def config_error(document: Document, problems: Iterable[Problem]) -> ConfigError:
-    """One error for all problems of a config, with one line per problem: path, value, origin and fix."""
+    """A single error for all problems in a config, with one line per problem: path, value, origin and fix."""
     lines = list(dict.fromkeys(_line(document, problem) for problem in problems))
     head = [] if len(lines) == 1 else [f"{document.file}: {len(lines)} mistakes"]
     return ConfigError("\n  ".join([*head, *lines]))
@@ -319,18 +319,18 @@ class TaskOptions(Section):
     """Difficulty of a task's questions."""
 
     config: dict[str, Any] = Field(default_factory=dict)
-    """Options of the task; `rg-env tasks NAME` lists them. Options that are not set here keep the library's defaults.
+    """Options of the task, as listed by `rg-env tasks NAME`. Options that are not set here keep the library's defaults.
     """
     level: Count | None = None
-    """Difficulty level of all attributes in the task's curriculum. Default: the library's own settings."""
+    """Difficulty level for all attributes in the task's curriculum. Default: the library's own settings."""
     levels: dict[str, Count] = Field(default_factory=dict)
-    """Difficulty levels of individual attributes, which override `level`."""
+    """Difficulty levels for individual attributes, which override `level`."""
 
 
 def named(example: str, remedy: str) -> Callable[[Any], Any]:
     """A validator that converts a name, or a list of names and mappings with a name, to a mapping keyed by name.
 
-    Its error messages show `example`, a mapping with a name, or, for a duplicate name, `remedy`.
+    Its error messages show `example` (a mapping with a name) or, if a name occurs twice, `remedy`.
     """
 
     def read(value: Any) -> Any:
@@ -354,7 +354,7 @@ def named(example: str, remedy: str) -> Callable[[Any], Any]:
 
 _LABEL = re.compile(r"\w[\w.-]{0,79}")
 _LABEL_BYTES = 200
-"""Maximum length of a label, because file names contain it and are limited to 255 bytes."""
+"""Maximum length of a label in bytes. Labels become part of file names, which are limited to 255 bytes."""
 
 
 def label_problem(label: str, reserved: Mapping[str, str]) -> str | None:
@@ -387,8 +387,8 @@ class RewardConfig(Section):
     """A reward function. A plain number sets its weight."""
 
     weight: Annotated[float, Field(ge=-1e100, le=1e100, allow_inf_nan=False)] = 1.0
-    """Weight of the reward in the sum. A negative weight makes the reward a penalty. With 0, the reward is only logged.
-    """
+    """Weight of the reward in the sum. A negative weight makes the reward a penalty. With a weight of 0, the reward is
+    only logged."""
     when: Literal["answered", "correct", "not_correct"] | None = None
     """Restricts the reward to one kind of completion: answered, correct or incorrect. Default: all completions."""
     options: dict[str, Any] = Field(default_factory=dict)

@@ -1,9 +1,10 @@
-"""YAML with only plain values and with the scalars of YAML 1.2, where `1e-6` is a number and `on` is text.
+"""YAML restricted to plain values and to the scalars of YAML 1.2, where `1e-6` is a number and `on` is text.
 
-This module uses PyYAML's parser with its own constructors, because PyYAML reads YAML 1.1, and ruamel.yaml (0.19 was
-tested) accepts dates, numbers with underscores, sets and non-text keys, and limits neither depth nor aliases. Here,
-keys and dates are text, duplicate keys are errors, and both the depth and the number of values are limited. Every error
-is a one-line `ValueError` with its position. `load` reads back exactly the values that `to_yaml` wrote.
+This module uses PyYAML's parser but its own constructors, because those of PyYAML read YAML 1.1. The alternative,
+ruamel.yaml (tested with 0.19), accepts dates, numbers with underscores, sets and non-text keys, and limits neither
+depth nor aliases. Here, keys and dates are text, duplicate keys are errors, and both the depth and the number of values
+are limited. Every error is a one-line `ValueError` with its position. `load` reads back exactly the values that
+`to_yaml` wrote.
 """
 
 import itertools
@@ -43,7 +44,7 @@ def load_with_lines(text: str) -> tuple[Any, dict[Keys, int]]:
 
 def load_word(text: str) -> Any:
     """The value in text from the command line, where a `#` is more likely to be text than a comment. Raises
-    `ValueError` if `load` would raise one, or if YAML would ignore a part of `text`."""
+    `ValueError` if `load` would, or if YAML would ignore part of `text`."""
     value = load(text)
     tokens = [*yaml.scan(text, Loader=Loader)]
     if any("#" in text[one.end_mark.index : other.start_mark.index] for one, other in itertools.pairwise(tokens)):
@@ -56,7 +57,7 @@ def load_word(text: str) -> Any:
 class _Reader:
     """Convert YAML nodes to plain values.
 
-    Each use of an alias counts toward the limit, because a few lines can expand to billions of values.
+    Each use of an alias counts toward the limit because a few lines can expand to billions of values.
     """
 
     def __init__(self) -> None:
@@ -127,7 +128,7 @@ def to_yaml(values: Mapping[str, Any]) -> str:
 
 
 class Loader(yaml.SafeLoader):
-    """Loads the scalars of YAML 1.2: common number formats, but not boolean words such as `on`."""
+    """Loads YAML 1.2 scalars, including common number formats but not boolean words such as `on`."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012  (PyYAML's own name)
 

@@ -9,7 +9,7 @@ Names are distinguished by where they occur, as in the Weisfeiler-Leman test for
 renaming and by the order in bags always become the same text. The converse holds except for highly regular forms (such
 as two triangles and one hexagon), which may become the same text. For splits, this errs on the safe side.
 
-This module also builds the forms of arithmetic and algebraic expressions in the library's notation (Python syntax):
+This module also builds forms for arithmetic and algebraic expressions in the library's notation (Python syntax):
 
     expression("2*x - 1", "x")      # the same form as for "-1 + x*2", and for "2*y - 1" with "y"
 
@@ -44,7 +44,7 @@ def canonical(form: Any) -> str:
 
 
 def _labels(form: Any) -> dict[str, str]:
-    """A label for each name, which depends only on where the name occurs."""
+    """A label for each name. It depends only on where the name occurs."""
     named = [(sorted(set(_names(statement))), statement) for statement in _statements(form)]
     labels = dict.fromkeys(sorted({name for names, _ in named for name in names}), "n")
     classes = 1

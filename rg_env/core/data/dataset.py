@@ -1,4 +1,4 @@
-"""Rows, which are questions with everything needed to score an answer, split into training and evaluation.
+"""Rows (questions with everything needed to score an answer), split into training and evaluation rows.
 
 A row is `{"question": str, "answer": str, "info": {"rg_task", "config", "entry", "problem", "share"}}`. All values of
 `info` are text. `entry` is the whole library entry as JSON, so scoring does not need to generate it again. `problem` is
@@ -50,7 +50,7 @@ def build_rows(
         mixture: anything that `Mixture.parse` accepts.
         split_by: "problem" or "question". With "question", the two splits may contain the same problem in
             different wordings or orders.
-        cache: whether to read the rows from disk if they are there, and to store them otherwise.
+        cache: whether to read the rows from the disk cache or, if they are missing there, to add them to it.
         processes: maximum number of generation processes. By default, one per core.
 
     Raises:
@@ -102,7 +102,7 @@ def check_request(mixture: Mixture, split: Split, n: int, seed: int, split_by: o
 
 
 _Part = tuple[Split, int, int]
-"""Split, number of rows and seed."""
+"""A split, its number of rows, and its seed."""
 
 
 def _build(mixture: Mixture, parts: list[_Part], by: SplitBy, cache: bool, processes: int | None) -> list[list[Row]]:
@@ -114,7 +114,7 @@ def _build(mixture: Mixture, parts: list[_Part], by: SplitBy, cache: bool, proce
     built = _load(files)
     if len(built) < len(parts):
         with row_cache.building(path for part, path in files.items() if part not in built):
-            # Another process may have built it in the meantime.
+            # Another process may have built these rows in the meantime.
             built |= _load({part: path for part, path in files.items() if part not in built})
             missing = [part for part in parts if part not in built]
             built |= _generate(mixture, missing, by, processes)

@@ -1,9 +1,9 @@
 """Generate rows in child processes: in parallel, with a fixed hash seed, and with time limits.
 
 Rows are never drawn in the user's process, because the items of six tasks depend on `PYTHONHASHSEED`, some draws never
-end, and importing the library takes 2.5 s. Processes receive chunks of draws, and their items are put back in order, so
-the rows do not depend on the number of processes. `core.data.items` runs in these processes, each of which is served by
-a thread of its own.
+end, and importing the library takes 2.5 s. Each process receives chunks of draws. The drawn items are put back in
+order, so the rows do not depend on the number of processes. The processes run `core.data.items`, and each is served by
+its own thread.
 """
 
 import math
@@ -28,8 +28,8 @@ from rg_env.core.user_code import sources
 from rg_env.errors import GenerationError, InputError, TooFewQuestionsError
 
 FAILED_DRAWS = 20
-"""Number of consecutive failed draws after which the options count as broken. Individual draws fail even with the
-library's defaults (one maze in thousands has no path). Such a draw yields no item on any machine."""
+"""Number of consecutive failed draws after which the options count as broken. A few draws fail even with the library's
+defaults (one in thousands of mazes has no path). Such a draw yields no item on any machine."""
 
 _CHUNK_S = 0.25
 _FIRST_CHUNK = 16
@@ -45,13 +45,13 @@ class Limits:
     because skipping it would make rows depend on the machine. The limit is on CPU time, not elapsed time, because draws
     take longer on a busy machine."""
     silence_s: float = 600.0
-    """Seconds without a reply after which a process counts as stuck, because a draw can also block without using CPU
+    """Seconds without a reply after which a process counts as stuck. This catches draws that block without using CPU
     time."""
     max_chunk: int = 1000
     """Maximum number of draws in one job."""
     worth_a_process_s: float = 1.0
-    """Seconds of drawing in one process after which processes on the other cores start, each of which takes about a
-    second; also the estimated seconds of drawing that make it worthwhile for two processes to share a walk."""
+    """Seconds that a single process draws before processes start on the other cores, because starting each takes about
+    a second. Two processes share a walk only if the walk's remaining draws would take longer than this."""
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ class Generation:
             yield self.drawers[-1]
 
     def _serve(self, drawer: Drawer) -> None:
-        """Hand draws to a process and collect its items, until the generation is over. Runs in a thread."""
+        """Hand draws to a process and collect its items until generation is over. Runs in a thread."""
         walk = None
         drawer.wait_ready()
         with self._changed:
@@ -268,7 +268,8 @@ class Generation:
                 self._changed.notify_all()
 
     def _next_work(self, last: _Walk | None) -> tuple[_Walk, range] | None:
-        """Wait for the next draws of a process that has worked on `last`. Returns None if the generation is over.
+        """Wait for the next draws for a process that last worked on the walk `last`. Returns None if generation is
+        over.
 
         Opening a task takes up to 3 s, so a process stays with its walk while draws remain. It then takes the longest
         remaining walk without a process, and shares another process's walk only if much is left to draw.

@@ -70,8 +70,8 @@ class ItemStream:
     def draw(self, index: int) -> Item | None:
         """Item `index`, or None if it is excluded.
 
-        Items are excluded by `library_fixes.left_out`, or because their gold answer is blank (in string_manipulation),
-        which is indistinguishable from a missing answer.
+        An item is excluded if `library_fixes.left_out` returns a reason, or if its gold answer is blank (in
+        string_manipulation), because a blank answer is indistinguishable from a missing one.
 
         Raises:
             InputError: the library rejects the options.
@@ -101,7 +101,7 @@ class ItemStream:
         return Item(entry["question"], gold, text, problem_key(self.task, json.loads(text)))
 
     def _entry(self, seed: int, within: int) -> Any:
-        # list_functions uses Python's global random generator; pool_matrix and codeio snippets also use numpy's.
+        # list_functions uses Python's global random generator. pool_matrix and codeio snippets also use numpy's.
         random.seed(seed)
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed(seed % 2**32)

@@ -3,9 +3,9 @@
     train, evaluation, manifest = build_splits("maze", 2000, 200, seed=1)
     build_splits("maze", 2000, 200, seed=1, manifest="outputs/RUN/manifest.json")    # those rows, or an InputError
 
-A manifest contains versions, hashes of the user's code for custom tasks, the tasks, `split_by`, and, for each split,
-the seed, the size, and ordered lists of question hashes and problem keys. Entries are not hashed, because the rest of
-the manifest determines them for a given version of reasoning-gym.
+A manifest contains versions, the tasks, hashes of the code of custom tasks, and `split_by`. For each split, it also
+contains the seed, the size, and ordered lists of question hashes and problem keys. Entries are not hashed, because the
+rest of the manifest determines them for a given version of reasoning-gym.
 """
 
 import hashlib
@@ -139,7 +139,7 @@ def _causes(manifest: Manifest) -> Iterator[tuple[str, Any]]:
     yield "split_by (splits.by in a config)", manifest["split_by"]
     yield "list of tasks", [task.get("name") for task in manifest["tasks"]]
     for task in manifest["tasks"]:
-        # Levels come first, because a level explains the options that it sets.
+        # Levels come first because a level explains the options that it sets.
         for key in ("weight", "levels", "level", "config"):
             yield f"{key} of task {task['name']}", task.get(key)
     for key in ("seed", "size"):

@@ -11,7 +11,7 @@ docstring describes the problem for users. `problem_keys.json` describes the tas
 metadata fields ("fields", in the syntax of `_fields`) or of one expression ("expressions").
 
 Keys do not detect deeper equivalences, such as equal integrands in different forms, mirrored boards, or number
-sequences with the same rule. Rotations and mirror images of a grid are different problems, because their answers are
+sequences with the same rule. Rotations and mirror images of a grid are different problems because their answers are
 different grids or paths.
 """
 
@@ -78,13 +78,13 @@ def problem_key(task: str, entry: Entry) -> str:
 
 
 def parts(pattern: str, text: str) -> list[Any]:
-    """All matches of the pattern. If it does not match, the whole text is returned, so that problems in an unknown
-    format stay distinct."""
+    """All matches of the pattern. If it does not match, the whole text is returned, so problems in an unknown format
+    stay distinct."""
     return re.findall(pattern, text, re.MULTILINE) or [text.strip()]
 
 
 def numbered(text: Iterable[str]) -> list[int]:
-    """Each character's rank by first occurrence, so that texts that differ only in their alphabet become equal."""
+    """Each character's rank by first occurrence, so texts that differ only in their alphabet become equal."""
     numbers: dict[str, int] = {}
     return [numbers.setdefault(sign, len(numbers)) for sign in text]
 
@@ -130,13 +130,13 @@ def calendar_arithmetic(entry: Entry) -> Any:
 
 
 def complex_arithmetic(entry: Entry) -> Any:
-    """The operation and the numbers, which can be in any order for sums and products."""
+    """The operation and the numbers (in any order for sums and products)."""
     operation, *numbers = _fields(entry, "operation num1 num2")
     return (operation, Bag(numbers) if operation in "+*" else tuple(numbers))
 
 
 def decimal_arithmetic(entry: Entry) -> Any:
-    """The expression, with the terms of sums and the factors of products in any order, and the number of decimal
+    """The expression (with the terms of sums and the factors of products in any order) and the number of decimal
     places."""
     return (entry["metadata"]["decimal_places"], *map(expression, parts(r"^(.*)= *\?$", entry["question"])))
 
@@ -173,8 +173,7 @@ def power_function(entry: Entry) -> Any:
 
 
 def simple_equations(entry: Entry) -> Any:
-    """A form of the equation that does not depend on the order of its sides, of terms and factors, or on the variable
-    name."""
+    """The equation, with its sides, terms and factors in any order, ignoring the variable name."""
     return equation(entry["metadata"]["equation"], [entry["metadata"]["variable"]])
 
 
@@ -338,7 +337,7 @@ def boxnet(entry: Entry) -> Any:
 def game_of_life(entry: Entry) -> Any:
     """The board and the number of steps."""
     question = entry["question"]
-    # The last board counts, because the first is an empty example.
+    # The last board counts because the first is an empty example.
     board = question[question.rindex("[[") :].rstrip(". \n")
     return (board.split(), entry["metadata"]["simulation_steps"])
 
@@ -445,7 +444,7 @@ def ab(entry: Entry) -> Any:
 
 def binary_alternation(entry: Entry) -> Any:
     """The string, up to reversal and swapping 0 and 1."""
-    # Neither of the two changes the number of swaps in the answer.
+    # Neither changes the number of swaps in the answer.
     string = entry["metadata"]["string"]
     exchanged = string.translate(str.maketrans("01", "10"))
     return min(string, exchanged, string[::-1], exchanged[::-1])
@@ -509,7 +508,7 @@ def sentence_reordering(entry: Entry) -> Any:
 
 
 def word_ladder(entry: Entry) -> Any:
-    """Both words, in either order, because a ladder works in both directions."""
+    """The two words in either order, because a ladder works in both directions."""
     return Bag(_fields(entry, "start_word end_word"))
 
 

@@ -1,4 +1,4 @@
-"""A disk cache of rows, with which building the same rows again takes milliseconds and does not import the library.
+"""A disk cache of rows. With it, building the same rows again takes milliseconds and does not import the library.
 
 The cache has one gzipped JSON file for each combination of tasks, split, number of rows and seed. The file name is a
 hash of everything the rows depend on, including this package's code and the library and Python versions. A damaged file
@@ -35,7 +35,7 @@ _logger = logging.getLogger(__name__)
 
 
 def folder() -> Path | None:
-    """The cache folder, which is created if needed, or None if the cache is disabled or cannot be used."""
+    """The cache folder (created if needed), or None if the cache is disabled or cannot be used."""
     try:
         if (chosen := os.environ.get("RG_ENV_CACHE")) is not None:
             where = Path(chosen).expanduser() / "rows" if chosen else None
@@ -90,21 +90,20 @@ def store(path: Path, rows: list[Row], max_bytes: int = MAX_BYTES) -> None:
 
 @contextlib.contextmanager
 def building(paths: Iterable[Path]) -> Iterator[None]:
-    """While the block runs, no other process on this machine builds the same rows, provided that files can be
-    locked."""
+    """While the block runs, no other process on this machine builds the same rows, if the file system supports locks."""
     with contextlib.ExitStack() as held:
         for path in paths:
             with contextlib.suppress(OSError):
                 file = held.enter_context(path.with_suffix(".lock").open("a"))
                 fcntl.flock(file, fcntl.LOCK_EX)  # the system releases the lock if the process dies
-                # Processes that have waited then find the rows.
+                # Processes that were waiting then find the rows.
                 held.callback(path.with_suffix(".lock").unlink, missing_ok=True)
         yield
 
 
 @lru_cache(maxsize=1)
 def _sources() -> str:
-    """Hash of the code that rows depend on, for development between releases."""
+    """Hash of the code that rows depend on. Between releases, the code can change without a new version number."""
     core = Path(__file__).parent.parent
     digest = hashlib.sha256()
     files = [path for folder in _SOURCES for path in (core / folder).rglob("*") if path.suffix in (".py", ".json")]

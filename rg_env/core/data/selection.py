@@ -1,8 +1,8 @@
 """Selection of drawn items as rows: distinct questions in the right split, with balanced answers for some tasks.
 
-A `Selection` receives a task's items in index order, and its decisions depend only on that order. The rows
-therefore depend neither on the process that drew an item nor on the number of rows: a larger split starts with the same
-rows.
+A `Selection` receives a task's items in index order, and its decisions depend only on that order. The rows therefore do
+not depend on which process drew an item. They do not depend on the number of rows, either: a larger split starts with
+the same rows.
 
 For the tasks in `BALANCED`, a constant answer would be right on up to 90% of the rows if the library's draws were used
 unchanged. In these tasks, a row with a frequent answer waits until other answers have caught up. In tasks with two
@@ -33,11 +33,11 @@ _ONE_IN = {
     10: "graph_color",
 }
 BALANCED = {task: one_in for one_in, tasks in _ONE_IN.items() for task in tasks.split()}
-"""Tasks with balanced answers, each with a number N, where no answer is right on more than one row in N (rounded up).
+"""Tasks with balanced answers, each with a number N: no answer is right on more than one row in N (rounded up).
 
 The answer is usually the gold answer, with these exceptions:
 
-- propositional_logic: a variable or a negated variable. Several of them can be right.
+- propositional_logic: a variable or a negated variable. Several can be right.
 - graph_color: any coloring fits a graph with few edges. At most one row in ten has a graph that a fixed coloring solves
   by chance with a probability above `_CHANCE`.
 - modulo_grid: the sign that fills all gaps. The library's single gap needs the rarer sign in one draw in ten.
@@ -48,8 +48,8 @@ The answer is usually the gold answer, with these exceptions:
 _CHANCE = 0.2
 
 BALANCE_PATIENCE = 300
-"""Number of consecutive new questions with only frequent answers before balancing stops for a split, because the task's
-options make other answers rare or impossible."""
+"""Number of consecutive new questions with only frequent answers before balancing stops for a split. The task's options
+then make other answers rare or impossible."""
 PATIENCE_DRAWS = 5000
 """Number of consecutive draws without a new question for a split before a task counts as exhausted."""
 PATIENCE_S = 20.0
@@ -101,7 +101,8 @@ class Selection:
 
 
 class Part:
-    """One split's rows, in draw order, except that no answer is right on more than one row in `one_in`."""
+    """One split's rows in draw order, except that some are held back so that no answer is right on more than one row in
+    `one_in`."""
 
     def __init__(self, one_in: int, patience_s: float) -> None:
         self.rows: list[Row] = []

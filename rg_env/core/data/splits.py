@@ -1,10 +1,10 @@
 """Assignment of problems to splits. The problem itself determines its split, so splits are disjoint by construction.
 
 Reasoning Gym draws item `i` of seed `s` from `Random(s + i)`. Seeds 1 and 2 therefore yield the same items shifted by
-one, and small tasks repeat their questions under any seed. Many tasks also pose one problem in several wordings, orders
-or layouts. Here, a hash of the problem decides the split (`core.data.problem_keys`). A fixed quarter of all problems is
-for evaluation, and the rest is for training. No choice of seeds, sizes, configs or mixtures can put a problem into both
-splits, within a run or across runs.
+one, and small tasks repeat their questions under any seed. Many tasks also pose the same problem in several wordings,
+orders or layouts. Here, a hash of the problem decides the split (`core.data.problem_keys`). A fixed quarter of all
+problems is for evaluation, and the rest is for training. No choice of seeds, sizes, configs or mixtures can put a
+problem into both splits, within a run or across runs.
 
 With `SplitBy` "question", a hash of the question's text is used instead. The same problem in two wordings may then be
 in both splits.
@@ -26,5 +26,5 @@ def question_hash(question: str) -> str:
 
 
 def split_of(digest: str) -> Split:
-    """The split for this problem key or question hash, which is the same in all runs."""
+    """The split for this problem key or question hash. It is the same in all runs."""
     return "eval" if int(digest[:8], 16) < EVAL_SHARE * 2**32 else "train"

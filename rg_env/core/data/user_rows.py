@@ -5,8 +5,8 @@
     train, evaluation = split_rows(data, num_eval=200, seed=0)
     DataConfig(path="problems.jsonl").rows()             # the same as the section `data` of configs
 
-Text files are parsed here, without heavy imports, so that every error is reported with its line. Parquet files are read
-by pyarrow, and datasets on the Hub by `datasets`.
+Text files are parsed here, which avoids heavy imports and allows every error to be reported with its line. Parquet
+files are read by pyarrow, and datasets on the Hub by `datasets`.
 """
 
 import csv
@@ -39,8 +39,8 @@ _TAKEN = ("all_tasks", "held_out", "status")
 _RELATIVE = "relative paths start at the working directory"
 _DEFECTS_SHOWN = 10
 _Located = tuple[str, Any]
-"""A row with its location, which is "line 3" in a text file and "row 3" otherwise. A row that cannot be parsed is an
-`InputError`."""
+"""A row and its location ("line 3" in a text file, otherwise "row 3"). If a row cannot be parsed, an `InputError` takes
+its place."""
 
 
 class DataConfig(Section):
@@ -103,7 +103,7 @@ def load_rows(
     answer_column: str = "answer",
     answer_after: str | None = None,
 ) -> list[dict[str, str]]:
-    """Load rows with question and answer as text.
+    """Load rows, with each question and answer as text.
 
     Each question is kept only once, so that it cannot be in both splits. The number of repeated questions is printed.
 
@@ -115,7 +115,7 @@ def load_rows(
         answer_after: marker in the answer column. The answer is the text after it.
 
     Raises:
-        InputError: the source cannot be read, a question or an answer is missing or not text, or a question has two
+        InputError: the source cannot be read, a question or an answer is missing or is not text, or a question has two
             different answers. The message names the line or row, counted from 1. If there are several defects, it lists
             the first ten, one per line.
     """
@@ -210,7 +210,7 @@ def distinct(rows: Iterable[tuple[str, str, dict[str, Any] | InputError]], name:
     known: dict[str, tuple[str, str]] = {}
     kept: dict[tuple[str, str], dict[str, Any]] = {}
     defects: dict[str, list[str]] = {}
-    """Messages by their text after the location, because one mistake often affects all rows."""
+    """Messages grouped by their text after the location because one mistake often affects all rows."""
     count = 0
     for count, (where, question, row) in enumerate(rows, 1):  # noqa: B007
         if isinstance(row, InputError):
@@ -233,7 +233,7 @@ def distinct(rows: Iterable[tuple[str, str, dict[str, Any] | InputError]], name:
 
 
 def _summary(name: str, defects: list[list[str]]) -> str:
-    """One message for all defects, in groups of similar ones."""
+    """One message for all defects, with similar ones grouped."""
     lines = [f"{first}{f' (and {len(more)} more like it)' if more else ''}" for first, *more in defects]
     if len(lines) == 1:
         return lines[0]

@@ -14,7 +14,7 @@ from rg_env.core.grading.graders import GRADERS
 
 PATH = Path(__file__).with_name("task_audit.json")
 GUESSABLE = 0.3
-"""Accuracy of the best constant answer above which the table marks a task."""
+"""The table marks a task if its best constant answer has an accuracy above this value."""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Audit:
     corrected: int = 0
     """Number of questions with a wrong stored answer, which `graders.gold.corrected` replaces."""
     without_gold: int = 0
-    """Number of questions whose gold answer is unknown, because the library stores none or an unusable one."""
+    """Number of questions whose gold answer is unknown because the library stores no answer or an unusable one."""
     gold_wrong: int = 0
     """Number of gold answers that do not score 1.0."""
     answers: int = 0
@@ -45,9 +45,9 @@ class Audit:
     kinds: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Explained disagreements by kind: their `count`, `why` the library is wrong, and the first one as `example`."""
     dress: float = 0.0
-    """Fraction of harmless variants of gold answers, such as boxed or bold ones, that are accepted."""
+    """Fraction of harmless variants of gold answers (such as boxed or bold ones) that are accepted."""
     dress_refused: list[str] = field(default_factory=list)
-    """Variants rejected for some answers, because they change the meaning or apply only to single values."""
+    """Variants rejected for some answers because they change the meaning or apply only to single values."""
     rows: int = 0
     """Number of evaluation rows on which the replies below were scored. The replies were chosen on training rows."""
     constant: float = 0.0

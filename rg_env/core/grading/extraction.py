@@ -34,7 +34,8 @@ class Extraction:
 
 
 def extract(completion: object) -> Extraction:
-    """Extract the answer from a completion in any form `completion_text` accepts. A blank answer counts as missing."""
+    """Extract the answer from a completion in any form that `completion_text` accepts. A blank answer counts as
+    missing."""
     text = completion_text(completion)
     opened: int | None = None
     span: tuple[int, int] | None = None
@@ -58,8 +59,8 @@ def extract(completion: object) -> Extraction:
 
 
 def completion_text(completion: object) -> str:
-    """A completion's text, which is the string itself, a message's content, or the content of a list's last assistant
-    message.
+    """The text of a completion: the string itself, a message's content, or the content of the last assistant message in
+    a list.
 
     Messages are mappings or objects with `role` and `content`. Content is text, None or a list of parts with `text`.
     Returns "" for None, or if no message is from the assistant.

@@ -3,8 +3,8 @@
 A `Rollout` is one completion for one row, and is the input to reward functions. Its answer is extracted and scored
 once, on first use.
 
-Wrong, missing, overlong, timed-out and ungradable answers do not raise an exception, but have a status of their own.
-Only an invalid `info` raises one.
+Wrong, missing, overlong, timed-out and ungradable answers do not raise an exception. Instead, each kind has its own
+status. Only an invalid `info` raises an exception.
 
 The `grading` key of a row's `info` sets the kind of grading:
 
@@ -101,7 +101,7 @@ async def score_extraction_async(extraction: Extraction, info: Mapping[str, Any]
 
 
 def score_match(extraction: Extraction, gold: str) -> Score:
-    """Score an answer to the user's own question, which is right if it has the `same_value` as `gold`."""
+    """Score an answer to one of the user's own questions. It is right if it has the `same_value` as `gold`."""
     answer = extraction.answer
     if answer is not None and not gold.strip():
         return Score(0.0, answer, "ungradable", UNNAMED_TASK, "the row has no answer")
@@ -149,10 +149,10 @@ class Rollout:
 
     @property
     def task(self) -> str:
-        """The Reasoning Gym task, or the name of the user's own data. `UNNAMED_TASK` for other rows."""
+        """The Reasoning Gym task, the name of the user's own data, or `UNNAMED_TASK` for other rows."""
         return task_of(self.info)
 
-    # A `cached_property` is not used, because up to Python 3.11, its lock is shared by all rollouts and would serialize
+    # A `cached_property` is not used, because its lock, which all rollouts share up to Python 3.11, would serialize
     # grading.
     @property
     def extraction(self) -> Extraction:
@@ -185,7 +185,7 @@ class Rollout:
 
 
 class _Row(NamedTuple):
-    """A row's data for grading. It is read-only, because all completions of a group share it."""
+    """A row's data for grading. It is read-only because all completions of a group share it."""
 
     task: str
     config: dict[str, Any]
@@ -268,7 +268,7 @@ def _fault_of(row: _Row) -> str:
 
 @lru_cache(maxsize=256)
 def _fault(key: tuple[str, str, str]) -> str:
-    """Cached, so that it runs only once for all wrong answers to an entry."""
+    """Cached so that it runs only once for all wrong answers to an entry."""
     row = _row(dict(zip(("rg_task", "config", "entry"), key, strict=True)))
     if not is_user_task(row.task):
         return fault_of(row.task, row.config, row.entry)
@@ -282,7 +282,7 @@ def _fault(key: tuple[str, str, str]) -> str:
 def _by_grader(answer: str, row: _Row) -> Score:
     try:
         value = grade(row.task, row.config, row.entry, answer, partial_credit=row.grading == "partial")
-    except Exception as error:  # the entry is invalid, because it was edited or is from another release of the library
+    except Exception as error:  # the entry is invalid because it was edited or is from another release of the library
         return _ungradable(row.task, answer, f"{type(error).__name__}: {error}")
     return _valued(row.task, answer, value)
 
@@ -319,7 +319,7 @@ _pool_lock = threading.Lock()
 
 
 def threads() -> ThreadPoolExecutor:
-    """Threads that wait for workers. They outnumber the workers, so that no worker stays idle."""
+    """Threads that wait for workers. They outnumber the workers, so no worker stays idle."""
     return _threads_of(os.getpid())
 
 
@@ -331,7 +331,7 @@ def _threads_of(pid: int) -> ThreadPoolExecutor:
 def _worker_pool(task: str) -> WorkerPool:
     """This process's worker pool for `task`. For a user's own task, its workers have imported the user's code.
 
-    A pool is started on first use, because starting it takes seconds. A forked process cannot use its parent's pool.
+    A pool is started on first use because starting it takes seconds. A forked process cannot use its parent's pool.
     """
     with _pool_lock:
         return _pool_of(os.getpid(), *(sources().items() if is_user_task(task) else ()))

@@ -41,7 +41,7 @@ def grade(task: str, config: Mapping[str, Any], entry: Mapping[str, Any], answer
 
 
 def library_grade(task: str, config: Mapping[str, Any], entry: Mapping[str, Any], answer: str) -> float:
-    """The library's unmodified score for `answer`. Its errors propagate."""
+    """The library's unmodified score for `answer`. Errors in the library propagate."""
     if task in _TUPLES_WANTED:
         output = tuple(tuple(row) for row in entry["metadata"]["output"])
         entry = {**entry, "metadata": {**entry["metadata"], "output": output}}

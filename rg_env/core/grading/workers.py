@@ -4,21 +4,20 @@
         outcome = pool.call("42", {"answer": "41"})
         if outcome.status == "ok": ...                         # else "raised", "timed_out" or "died"
 
-The function is imported in fresh interpreters, which requires neither a fork nor a `__main__` guard, and is called with
-JSON values over pipes. Pickle is never used, so a compromised worker may return a wrong value, but cannot run code in
-the parent. Arguments and values are converted to JSON and back, so tuples become lists, keys become strings, and NaN is
+The function is imported in fresh interpreters and called with JSON values over pipes. This requires neither a fork nor
+a `__main__` guard. Pickle is never used, so a compromised worker may return a wrong value, but cannot run code in the
+parent. Arguments and values are converted to JSON and back, so tuples become lists, keys become strings, and NaN is
 preserved. If a call takes longer than `wall_s` seconds, its worker and the worker's whole process group are killed, and
-a warm spare replaces the worker. If something else kills a worker, such as the kernel when memory runs out, its call is
-retried once. The overhead of a call is 0.1 to 0.2 ms.
+a warm spare replaces the worker. If something else kills a worker (such as the kernel when memory runs out), the
+worker's call is retried once. The overhead of a call is 0.1 to 0.2 ms.
 
-Workers are confined. They have a minimal environment without API keys, no output except their value, limits on memory,
-CPU time, file size (0), open files, processes and core dumps, and a read-only, empty folder as the home and working
-directory. An audit hook forbids writing, moving or deleting files, reading /proc, starting processes, signaling other
-processes, and using sockets.
+Workers are confined. They have a minimal environment without API keys, and no output except their value. Memory, CPU
+time, file size (0), open files, processes and core dumps are limited. An empty, read-only folder serves as the home and
+working directory. An audit hook forbids writing, moving or deleting files, reading /proc, starting processes, signaling
+other processes, and using sockets.
 
 This protects against accidents and model output, but not against a determined attacker, because it is **not a
-sandbox**. Python code can deliberately bypass the hook, and then corrupt later calls in that worker. There are these
-limitations:
+sandbox**. Python code can deliberately bypass the hook and then corrupt later calls in that worker. Other limitations:
 - On macOS, the memory limit does not apply, because the kernel does not support it. Only the wall-time limit bounds
   memory use.
 - For root (in most containers), the process limit and the folder's mode do not apply, but the audit hook still does.
@@ -51,7 +50,7 @@ from rg_env.core.processes import JsonProcess, ProcessEndedError, bare_environme
 from rg_env.errors import InputError, RGEnvError
 
 MAX_REPLY_BYTES = 65_536
-"""Maximum size of a value as JSON, in bytes. A larger value counts as raised. The limit is low, because reading a reply
+"""Maximum size of a value as JSON, in bytes. A larger value counts as raised. The limit is low because reading a reply
 holds the GIL."""
 MAX_REQUEST_BYTES = 16 * 2**20
 """Maximum size of a call's arguments as JSON, in bytes. Encoding over about 1 MB holds the GIL for more than 5 ms."""
@@ -237,7 +236,7 @@ class WorkerPool:
         finally:
             if outcome.status in ("ok", "raised"):
                 self._idle.append(worker)
-            else:  # the worker is also ended after Ctrl-C, because its reply is still pending
+            else:  # the worker is also ended after Ctrl-C because its reply is still pending
                 self._replace(worker)
         return outcome, was_killed and not self._closed
 

@@ -50,7 +50,7 @@ def import_only(task: str, module: str) -> None:
                 sys.modules[package] = _package_without_init(package)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            importlib.import_module("reasoning_gym.coaching")  # must precede factory, because each imports the other
+            importlib.import_module("reasoning_gym.coaching")  # must precede factory because each imports the other
             importlib.import_module(module)
         if task in factory().DATASETS:
             return
@@ -142,8 +142,8 @@ def bad_options(task: str, config: Mapping[str, Any], error: BaseException) -> I
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress the library's side effects, which are printing (codeio) and changes to the global random states
-    (list_functions draws from Python's, and pool_matrix seeds numpy's)."""
+    """Suppress the library's side effects: printing (codeio) and changes to the global random states (list_functions
+    draws from Python's, and pool_matrix seeds numpy's)."""
     state = random.getstate()
     numpy_random = sys.modules["numpy"].random if "numpy" in sys.modules else None
     numpy_state = numpy_random.get_state() if numpy_random else None
@@ -157,7 +157,7 @@ def quiet() -> Iterator[None]:
 
 
 def to_plain(value: Any) -> Any:
-    """The `default` hook of `json.dumps`, which returns the JSON form of dates, sets, dataclasses and numpy values."""
+    """The `default` hook for `json.dumps`, which returns the JSON form of dates, sets, dataclasses and numpy values."""
     if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
     if isinstance(value, set | frozenset):

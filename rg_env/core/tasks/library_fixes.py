@@ -1,4 +1,4 @@
-"""Fixes applied to the library in generation processes, so that a draw yields the same item on every machine.
+"""Fixes applied to the library in generation processes, to make a draw yield the same item on every machine.
 
 - codeio executes code snippets. Snippets that read the clock, files, entropy, memory addresses or the process's state
   are excluded. So are items whose snippet failed (for these, the library stores `{}` as the question and the answer).
@@ -9,8 +9,8 @@
   numbers are factored, which yields the same items.
 - time_intervals completes partial dates with today's date. Here, a fixed date is used.
 - Questions with no right answer, with several, or with only a trivial one are excluded (see `LEFT_OUT`):
-  - propositional_logic: in 20% of the questions, the premises contradict each other, so any conclusion follows, and in
-    more than half of the questions, they imply nothing new.
+  - propositional_logic: the premises of 20% of the questions contradict each other, so any conclusion follows. The
+    premises of more than half of the questions imply nothing new.
   - syllogism: in one question in six, the answer depends on existential import.
   - quantum_lock: 4% of the questions have a shorter solution if every press of a button toggles the light.
   - tsumego: in 24% of the questions, no move captures a stone.

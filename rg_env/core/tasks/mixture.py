@@ -84,7 +84,7 @@ class Mixture(BaseModel):
         return [task.name for task in self.tasks]
 
     def counts(self, n: int) -> list[int]:
-        """How many of the `n` rows each task gets, by the largest-remainder method, with at least one row per task.
+        """How many of the `n` rows each task gets under the largest-remainder method, with at least one row per task.
 
         Raises `InputError` if `n` is above 0 but below the number of tasks, because a task without rows would not have
         a meaningful accuracy.
@@ -150,8 +150,8 @@ _CHECK_TIMEOUT_S = 10.0
 
 
 def check_options(specs: Mapping[str, TaskSpec]) -> None:
-    """Raise `InputError` if the library rejects the options of a task. `specs` contains the tasks by their key in the
-    config.
+    """Raise `InputError` if the library rejects the options of a task. `specs` maps each task's key in the config to
+    the task.
 
     Options that are rejected only while questions are drawn are not detected.
     """
@@ -172,7 +172,7 @@ def check_options(specs: Mapping[str, TaskSpec]) -> None:
 
 def serve_option_check() -> None:
     """The main function of the child process. It receives one list with the sources of the user's code, and the tasks
-    with their options. It replies with the problem of each task, or ""."""
+    with their options. For each task, it replies with the problem, or "" if the options are valid."""
     parent = ParentPipe()
     own, *tasks = parent.receive()
     import_same(own)

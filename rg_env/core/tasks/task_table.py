@@ -39,7 +39,7 @@ class TaskEntry(TypedDict):
     """For each attribute of the task's curriculum, the options that each level sets. Empty if the task does not have a
     curriculum."""
     broken_levels: dict[str, str]
-    """Levels at which the library fails or is too slow when all attributes are set to them, with the reasons."""
+    """Levels at which the library fails or is too slow if all attributes are set to that level, with the reasons."""
 
 
 _user_tasks: dict[str, TaskEntry] = {}

@@ -1,9 +1,9 @@
-"""The grader of each task, which grades one answer against one entry. Callers should use `core.grading.scoring`.
+"""The grader for each task. A grader grades one answer against one entry. Callers should use `core.grading.scoring`.
 
-All graders here are the project's own. They never evaluate the model's text, and the time they take is linear in its
-length (a few milliseconds for `scoring.MAX_ANSWER_CHARS` characters). They return a score in [0, 1]: 1.0 for an answer
-that a user would call right, 0.0 for a wrong one, and values in between only for measurable progress.
-`core.grading.upstream` has the library's graders.
+All graders here are the project's own. They never evaluate the model's text, and they run in time linear in its length
+(a few milliseconds for `scoring.MAX_ANSWER_CHARS` characters). They return a score in [0, 1]: 1.0 for an answer that a
+user would call right, 0.0 for a wrong one, and values in between only for measurable progress. `core.grading.upstream`
+has the library's graders.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ GRADERS: dict[str, Grader] = {
 }
 """Each task's grader: the function with the task's name, or one that several tasks share."""
 QUOTED = frozenset({"codeio"})
-"""Tasks in which quotes around the answer turn it into a different value, a string."""
+"""Tasks in which quotes around the answer turn it into a different value (a string)."""
 COMPOSED = frozenset({
     "ab", "arc_1d", "arc_agi", "binary_matrix", "boxnet", "cryptarithm", "futoshiki", "game_of_life", "graph_color",
     "group_anagrams", "jugs", "kakurasu", "knight_swap", "knights_knaves", "list_functions", "manipulate_matrix",
@@ -54,10 +54,10 @@ BRACKETED = frozenset({"bf", "codeio", "intermediate_integration", "simple_integ
 def grade(
     task: str, config: Mapping[str, Any], entry: Mapping[str, Any], answer: str, *, partial_credit: bool = False
 ) -> float:
-    """Grade `answer`. The score is 1.0 if it is right and 0.0 otherwise, or real progress in [0, 1] with
-    `partial_credit`.
+    """Grade `answer`. The score is 1.0 if the answer is right and 0.0 otherwise. With `partial_credit`, it measures
+    real progress in [0, 1].
 
-    `entry` is the library's item in JSON form. Errors caused by an invalid `entry` propagate; `scoring` distinguishes
+    `entry` is the library's item in JSON form. Errors caused by an invalid `entry` propagate. `scoring` distinguishes
     them from wrong answers.
     """
     grader = GRADERS[task]
@@ -76,8 +76,8 @@ def grade(
 
 
 def fault_of(task: str, config: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
-    """The reason why the entry's own gold answer is not graded as right. Empty if it is, or if the reason is
-    unknown."""
+    """The reason why the entry's own gold answer is not graded as right. Empty if it is graded as right, or if the
+    reason is unknown."""
     if task in SOLVED:  # these graders raise errors for entries that the solver cannot handle
         return ""
     why = "its entry was edited or comes from another reasoning-gym version"

@@ -14,7 +14,7 @@ from rg_env.core.grading.graders.forms import Unreadable
 Complex = tuple[Fraction, Fraction]
 """The real and the imaginary part."""
 Monomial = tuple[tuple[str, int], ...]
-"""Variables with their exponents, in alphabetical order, so that `x*y**2` is `(("x", 1), ("y", 2))`."""
+"""Variables with their exponents, in alphabetical order. For example, `x*y**2` is `(("x", 1), ("y", 2))`."""
 
 _PLACES = 4
 """Decimal places that polynomial_equations asks for."""
@@ -34,7 +34,7 @@ _CONSTANT = re.compile(
     r")"
 )
 _REPEATED = re.compile(r"constant[A-Z] +constant[A-Z]")
-"""Matches `C C`, which is a word written twice and not a product."""
+"""Matches `C C`, which is a word written twice rather than a product."""
 _MAX_CONSTANTS = 8
 _DECIMAL = r"(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:e[+-]?\d{1,3})?"
 _IMAGINARY = rf"(?:{_DECIMAL}\*?)?[ij]"
@@ -94,7 +94,7 @@ def antiderivative(answer: str, entry: Entry, config: Config) -> float:
     """
     variable, source = str(entry["metadata"]["variable"]), str(entry["metadata"]["integrand"])
     integrand = Integrand.of(parse(source, (variable,), bounded=False))
-    answer = answer[: MAX_CHARS + 1]  # answers with more are rejected
+    answer = answer[: MAX_CHARS + 1]  # longer answers are rejected
     if left := re.match(r"\s*(?:[FGIfgy]\s*(?:\(\s*[xX]\s*\)\s*)?|(?:∫|\\int)[^=]*)=", answer[:_MAX_CHARS]):
         answer = answer[left.end() :]
     either_case = variable, variable.swapcase()
@@ -111,8 +111,8 @@ def antiderivative(answer: str, entry: Entry, config: Config) -> float:
 def _with_constants_named(text: str, variables: Collection[str]) -> tuple[str, list[str]]:
     """The text with each constant of integration replaced by a plain name, and a list of these names.
 
-    Only a separate word counts as a constant, as in `2*C`, `+ C_1`, `+ c_{0}`, `+ D` or `+ const`, but not in `xC` or
-    `C(x)`, or as part of a word.
+    Only a separate word counts as a constant, as in `2*C`, `+ C_1`, `+ c_{0}`, `+ D` or `+ const`. The `C` in `xC` or
+    `C(x)`, or a letter in a longer word, does not count.
     """
     found: dict[str, str] = {}
 
@@ -162,7 +162,7 @@ def _parts(node: Node, kind: str) -> tuple[Node, ...]:
 def polynomial_equations(answer: str, entry: Entry, config: Config) -> float:
     """Accept all distinct real roots in any order, rounded to at least four places.
 
-    Truncated and rounded values are both right, because the question is ambiguous. The roots are counted here, because
+    Truncated and rounded values are both right, because the question is ambiguous. The roots are counted here because
     the library misses some roots of polynomials of degree 4.
     """
     metadata = entry["metadata"]
@@ -171,7 +171,7 @@ def polynomial_equations(answer: str, entry: Entry, config: Config) -> float:
     values = _values(answer, variable)
     if not polynomial:  # the equation is 0 = 0, so every number is a root
         return values == sorted(Fraction(str(root)) for root in metadata["real_solutions"])
-    sympy = importlib.import_module("sympy")  # imported here, because the import takes a quarter of a second
+    sympy = importlib.import_module("sympy")  # imported here because the import takes a quarter of a second
     degrees = {(sum(power for _, power in monomial),): sympy.Rational(value) for monomial, value in polynomial.items()}
     n_roots = sympy.Poly.from_dict(degrees, sympy.Symbol(variable)).count_roots
     return len(values) == n_roots() and _all_matched(values, n_roots)

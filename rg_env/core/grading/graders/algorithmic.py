@@ -1,5 +1,4 @@
-"""Graders for the algorithmic tasks, which are about numbers, strings of symbols, matrices, processes, words and
-letters."""
+"""Graders for the algorithmic tasks, which involve numbers, strings of symbols, matrices, processes, words and letters."""
 
 import csv
 import importlib.util
@@ -113,14 +112,14 @@ def _exact(texts: Sequence[str]) -> list[Fraction]:
 
 
 _ROUNDING = 0.005 + 1e-9
-"""Tolerance of pool_matrix, which is half a unit in the second decimal place, the required precision."""
+"""Tolerance for pool_matrix: half a unit in the second decimal place, because two decimal places are required."""
 _JUG_MOVE = re.compile(
     r"(?P<kind>fill|empty) (?:jug )?(?P<jug>[a-z])"
     r"|pour (?:from )?(?:jug )?(?P<source>[a-z]) ?(?:-+>|=>|→|to|into) ?(?:jug )?(?P<target>[a-z])"
 )
 _CHARS_PER_VERTEX = 40
 _MORE_CHARS = 200
-"""Number of additional characters allowed. A map with one vertex per line takes about 16 per vertex."""
+"""Number of additional characters allowed. A map with one vertex per line takes about 16 characters per vertex."""
 _MAX_JUG_MOVES = 1_000
 """Maximum number of moves. The library's hardest puzzles need 200."""
 
@@ -129,7 +128,7 @@ def matrix(answer: str, entry: Entry, config: Config) -> float:
     """Accept all cells of the output matrix. Correct cells get partial credit, not counting those that are already
     correct in a copy of the input.
 
-    In binary_matrix, a copy of the input is correct in many cells, because a cell with 0 has distance 0, and most cells
+    In binary_matrix, a copy of the input is correct in many cells because a cell with 0 has distance 0, and most cells
     with 1 have distance 1.
     """
     return common.grade_grid(answer, entry["metadata"]["solution"], entry["metadata"]["matrix"])
@@ -185,8 +184,8 @@ def graph_color(answer: str, entry: Entry, config: Config) -> float:
 def fit_by_chance(entry: Entry) -> float:
     """The probability that a fixed coloring with equally frequent colors solves a question of this size.
 
-    With e edges, and m of the N vertex pairs in the same color, it is `C(N - m, e) / C(N, e)` divided by the number of
-    possible vertex counts, because a coloring must name exactly the graph's vertices.
+    With e edges, and with m of the N vertex pairs in the same color, the probability is `C(N - m, e) / C(N, e)` divided
+    by the number of possible vertex counts, because a coloring must name exactly the graph's vertices.
     """
     puzzle, (fewest, most) = entry["metadata"]["puzzle"], entry["metadata"]["difficulty"]["num_vertices"]
     vertices, edges, colors = len(puzzle["vertices"]), len(puzzle["edges"]), len(puzzle["color_options"])
@@ -344,7 +343,7 @@ def word_sorting(answer: str, entry: Entry, config: Config) -> float:
     """Accept the sorted words, separated by commas or whitespace. A correct prefix that is longer than the one in the
     question gets partial credit.
 
-    Letter case matters, because the order depends on it.
+    Letter case matters because the order depends on it.
     """
     metadata = entry["metadata"]
     return in_order(_words(answer), metadata["sorted_words"], lambda: metadata["transformed_words"])

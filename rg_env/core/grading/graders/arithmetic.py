@@ -25,8 +25,7 @@ _DAY_UNITS = (
 _PLAIN_PRODUCT = re.compile(r"\d{1,9}(?: ?[×*] ?\d{1,9})*", re.ASCII)
 _CURRENCIES = ("$", "€", "£", "¥", "₹")
 _PLACES, _MOST_PLACES = 4, 10
-"""Minimum number of decimal places, and maximum number that is checked, because the stored answer does not have more.
-"""
+"""Minimum number of decimal places, and maximum number that is checked. The stored answer does not have more."""
 _DAY = timedelta(days=1)
 _CLOCK = re.compile(
     r"(?P<sign>-?)(?:(?P<days>\d{1,7}) ?(?:days?|d)(?:$|,? (?:and )?))?"
@@ -39,7 +38,7 @@ _WORDS = re.compile(
     r"(?:(?P<seconds>\d{1,7}(?:\.\d{1,6})?) ?(?:seconds?|secs?|s))?"
 )
 _MANY_PLACES = 10**2_000
-"""Common multiple of the denominators of all decimals `forms.number` can read."""
+"""Common multiple of the denominators of all decimals that `forms.number` can read."""
 _HALF_A_THOUSANDTH = Fraction(1, 2000)
 _FLOAT_ERROR = Fraction(1, 10**9)
 """Tolerance for the library's floats."""
@@ -50,7 +49,7 @@ _SURD = re.compile(rf"{_TERMS}|\({_TERMS}\)(?:/(?:\d{{1,9}}|\(\d{{1,9}}\)))?")
 
 
 def bitwise_arithmetic(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the stored number in hexadecimal, with or without `0x` and in any letter case, or in decimal."""
+    """Accept the stored number in decimal, or in hexadecimal with or without `0x` and in any letter case."""
     gold = int(entry["answer"], 16)
     text = forms.plain_digits(answer.strip())
     match = re.fullmatch(r"([+-]?)\s*(?:0[xX])?([0-9a-fA-F]+(?:_[0-9a-fA-F]+)*)", text)
@@ -58,8 +57,8 @@ def bitwise_arithmetic(answer: str, entry: Entry, config: Config) -> float:
 
 
 def calendar_arithmetic(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the stored weekday, in full or abbreviated to at least three letters, the stored whole number, or the
-    stored yes or no."""
+    """Accept the stored answer: a weekday (in full or abbreviated to at least three letters), a whole number, or yes or
+    no."""
     gold = entry["answer"].casefold()
     if gold in _WEEKDAYS:
         text = answer.strip().casefold()
@@ -72,7 +71,7 @@ def calendar_arithmetic(answer: str, entry: Entry, config: Config) -> float:
 def decimal_arithmetic(answer: str, entry: Entry, config: Config) -> float:
     """Accept the expression's value to the required number of significant digits, within one unit in the last digit.
 
-    The stored answer is also right. It may be less accurate, because the library rounds every intermediate result.
+    The stored answer is also right. It may be less accurate because the library rounds every intermediate result.
     """
     value = forms.number(answer)
     if value == forms.number(entry["answer"]):
@@ -137,7 +136,7 @@ def count_bits(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _without_unit(text: str, units: tuple[str, ...]) -> str:
-    """`text` in lower case, without the first of `units` that it ends in. The end of a longer word or number, as in
+    """`text` in lower case, without the first of `units` that it ends with. The end of a longer word or number, as in
     "sundays" or "21 bits", is not a unit."""
     text = text.strip().casefold()
     for unit in units:
@@ -206,13 +205,13 @@ def _factors(text: str) -> list[tuple[Fraction, int]]:
 
 
 def prime_factorization(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the prime factors in any order, as a product or a list, repeated or as powers."""
+    """Accept the prime factors in any order, as a product or a list. Powers may replace repeated factors."""
     number, wanted = entry["metadata"]["number"], entry["metadata"]["factors"]
     left, equals, right = answer.partition("=")
     if equals and forms.integer(left) != number:
         return 0.0
     product = (right if equals else answer).strip().rstrip("×*·⋅")
-    if _PLAIN_PRODUCT.fullmatch(product):  # the usual notation, in a fifth of the parser's time
+    if _PLAIN_PRODUCT.fullmatch(product):  # a fast path for the usual notation
         return sorted(map(int, re.findall(r"\d+", product))) == sorted(wanted)
     if attempt(forms.integer, product) == number:
         return wanted == [number]
@@ -253,7 +252,7 @@ def _probability(text: str) -> Fraction:
 
 
 def time_intervals(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the elapsed time in any format. Seconds are optional if the requested format does not have them."""
+    """Accept the elapsed time in any format. Seconds are optional if the requested format does not include them."""
     metadata = entry["metadata"]
     right = _right(entry)
     text = f"{answer.strip()} days" if metadata["expected_format"] == "D days" else answer
@@ -314,8 +313,8 @@ def _readings(text: str) -> list[timedelta]:
 
 
 def advanced_geometry(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the coordinates, radius or angle, either correct to three decimal places, or exact, as fractions and (for
-    a radius) square roots.
+    """Accept the coordinates, radius or angle, either correct to three decimal places or in exact form (fractions and,
+    for a radius, square roots).
 
     Two decimal places are enough for an angle, as in the stored answer. A fraction must be exact.
     """

@@ -2,8 +2,8 @@
 
 Derivatives are computed by forward-mode automatic differentiation with dual numbers (Clifford 1873; Griewank and
 Walther, *Evaluating Derivatives*, chapter 3). Each node of the tree yields its value and its derivative, by the chain
-rule. The check does not depend on how a formula is written, so formulas are not simplified, except for rational
-constants, and never grow.
+rule. The check does not depend on how a formula is written. Formulas are therefore not simplified (except for rational
+constants) and never grow.
 
 Values and derivatives are balls, so rounding errors never affect the result. A formula is refuted at a point if its
 derivative provably differs from the integrand, confirmed if both provably agree to ten digits or more, and undecided if
@@ -54,7 +54,7 @@ _HALVINGS = 24
 _WANTED_POINTS = 12
 """Number of points to try in the integrand's domain."""
 _NEEDED_POINTS = 5
-"""Number of points that must confirm an answer. It is lower than `_WANTED_POINTS`, because `ln(x)` has half the domain
+"""Number of points that must confirm an answer. It is lower than `_WANTED_POINTS` because `ln(x)` has half the domain
 of `1/x`."""
 _WIDEST = 1e-10
 """Maximum radius, relative to the integrand, of the difference between derivative and integrand at a point that
@@ -82,7 +82,7 @@ _CONSTANTS = {"e": math.e, "pi": math.pi}
 ZERO: Ball = (0.0, 0.0)
 ONE: Ball = (1.0, 0.0)
 _ROUNDING = 2.0**-52
-"""Relative error per operation, which is twice the IEEE 754 bound, to cover the rounding of radii."""
+"""Relative error per operation: twice the IEEE 754 bound, to cover the rounding of radii."""
 _LIBRARY = 2.0**-50
 """Relative error of a C library function. The documented or measured error is at most 2 ulp for glibc, musl, macOS and
 Windows."""
@@ -469,7 +469,8 @@ def _compared(
 ) -> Literal["equal", "different", "undecided", "outside"]:
     """Compare an answer's derivative with the integrand at one point.
 
-    "outside" means that the point is outside the integrand's domain, or its value is outside the usable range.
+    "outside" means that the point is outside the integrand's domain, or that the integrand's value is outside the
+    usable range.
     """
     try:
         wanted, size = integrand.value(values)[0], integrand.size(values)

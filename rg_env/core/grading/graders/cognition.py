@@ -73,7 +73,8 @@ def rubiks_cube(answer: str, entry: Entry, config: Config) -> float:
 
 
 def turned(size: int, moves: list[str], start: State | None = None) -> State:
-    """The original face of each sticker, 0 to 5, after `moves` on a solved cube, or on one in state `start`."""
+    """The original face (0 to 5) of each sticker after `moves` are applied to a solved cube, or to one in state
+    `start`."""
     state = start or tuple(face for face in range(6) for _ in range(size * size))
     for move in moves:
         state = _turn(size, move)(state)
@@ -105,7 +106,7 @@ def _turn(size: int, text: str) -> Callable[[State], State]:
         first = last = size // 2 + 1 if size % 2 else size + 1  # cubes of even size have no middle layer
     if last > size:
         raise forms.Unreadable
-    # These moves number layers from the negative end of the axis, but `_quarters` from the positive end.
+    # These moves number layers from the negative end of the axis, but `_quarters` numbers them from the positive end.
     if face in "LDB":
         first, last = size + 1 - last, size + 1 - first
     tail = move["tail"] or ""
@@ -141,13 +142,13 @@ def stickers(size: int) -> list[Point]:
 _FLOAT_TOLERANCE = 1e-9
 """Relative tolerance for the last digits of a computed float."""
 _MORE_SIGNS = 100
-"""Number of additional brackets and commas allowed, such as trailing commas. Literals with more of them are wrong, and
+"""Number of additional brackets and commas allowed, such as trailing commas. Literals with more of them are wrong and
 slow to parse."""
 
 
 def codeio(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the stored value as JSON or a Python literal, with keys in any order, exact whole numbers, and floats to
-    nine digits.
+    """Accept the stored value as JSON or a Python literal, with keys in any order. Whole numbers must be exact, and
+    floats must match to nine digits.
 
     If the question asks for an input, other inputs may be valid. They are not accepted, because checking them would
     require running the code.
@@ -169,7 +170,7 @@ def _n_signs(source: str) -> int:
 
 @lru_cache(maxsize=256)
 def _stored(answer: str) -> tuple[Any] | None:
-    """The stored literal, which may itself be None, as a tuple."""
+    """The stored literal in a one-element tuple because the literal itself may be None."""
     return forms.attempt(lambda text: (forms.literal(text),), answer)
 
 
@@ -197,7 +198,7 @@ def _same(value: Any, gold: Any) -> bool:
 
 
 _MAX_TEXT = 1_000
-"""Maximum length of an answer in characters. Ten numbers take a tenth of it."""
+"""Maximum length of an answer in characters. Ten numbers take a tenth of that."""
 
 
 def acre(answer: str, entry: Entry, config: Config) -> float:

@@ -16,9 +16,9 @@ from rg_env.core.tasks.task_table import shipped_table
 Entry = Mapping[str, Any]
 """The library's item in JSON form, with `question`, `answer` and `metadata`."""
 Config = Mapping[str, Any]
-"""Options set by the user. Other options have the library's default."""
+"""Options set by the user. Other options have the library's defaults."""
 Grader = Callable[[str, Entry, Config], float]
-"""Function of (answer, entry, config) that returns real progress in [0, 1]. True counts as 1.0, a right answer. The
+"""Function of (answer, entry, config) that returns real progress in [0, 1]. True counts as 1.0 (a right answer). The
 only error that an answer can cause is `forms.Unreadable`, which counts as 0.0."""
 
 _TRUTH = {"true": True, "yes": True, "false": False, "no": False}
@@ -55,13 +55,12 @@ def truth(answer: str, entry: Entry, config: Config) -> float:
 
 
 def squeezed(text: str) -> str:
-    """`text` without separators, which are whitespace, commas, quotes, hyphens and brackets."""
+    """`text` without separators (whitespace, commas, quotes, hyphens and brackets)."""
     return re.sub(r"[\s,'\"`‘’“”()\[\]-]+", "", text)
 
 
 def progress(right: int, given: int, total: int) -> float:
-    """Progress from `given` to `total` right items, which is 1.0 if all are right, and 0.0 if at most `given` are
-    right."""
+    """Progress from `given` to `total` right items: 1.0 if all are right, and 0.0 if at most `given` are right."""
     return 1.0 if right == total else max(0, right - given) / max(1, total - given)
 
 
@@ -82,7 +81,7 @@ def in_order(given: Sequence[Any], gold: Sequence[Any], start: Callable[[], Sequ
 
 
 def refuse_long(answer: str, entry: Entry) -> None:
-    """Raise `Unreadable` if the answer is longer than any notation of the stored one."""
+    """Raise `Unreadable` if the answer is longer than the stored one could be in any notation."""
     if len(answer) > 4 * len(entry["answer"]) + 200:
         raise forms.Unreadable
 

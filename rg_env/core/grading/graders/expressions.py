@@ -32,7 +32,7 @@ _COMMAND = re.compile(r"\\([A-Za-z]+|[,;:! ])")
 _SUPERSCRIPTS = str.maketrans("⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "+-0123456789")
 _RAISED = re.compile("[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
 Node = tuple[Any, ...]
-"""A node of the tree, which consists of its kind and its parts:
+"""A node of the tree, consisting of its kind and its parts:
 
 - `("number", text)`: digits as written, possibly with a decimal point
 - `("name", text)`: one of the caller's variables
@@ -47,7 +47,7 @@ def parse(text: str, variables: Collection[str] = (), *, bounded: bool = True) -
     """Parse a formula. A name in `variables` takes precedence over a constant or function with the same name.
 
     Unless `bounded` is False, text longer than `MAX_CHARS` characters or `MAX_TOKENS` tokens is unreadable. Pass
-    `bounded=False` only for text from entries, or whose length is limited elsewhere.
+    `bounded=False` only for text that comes from entries or whose length is limited elsewhere.
     """
     if bounded and len(text) > MAX_CHARS:
         raise Unreadable

@@ -1,5 +1,5 @@
-"""Helpers that ignore harmless differences in form, such as wrapping around an answer and notations for numbers and
-lists.
+"""Helpers that ignore harmless differences in form, such as the wrapping around an answer or the notation of numbers
+and lists.
 
 The text comes from a model and is never evaluated. Every function runs in time linear in the text's length, which
 callers limit. A function that cannot read the text raises `Unreadable`, which `graders.grade` counts as a wrong answer.
@@ -84,8 +84,8 @@ def matched(pattern: re.Pattern[str], text: str) -> re.Match[str]:
 
 
 def candidates(answer: str, *, label: bool = False, quotes: bool = True, brackets: bool = True) -> list[str]:
-    """Distinct texts for a grader to try, which are the answer as it is, without its wrapping, and without optional
-    parts.
+    """Distinct texts for a grader to try: the answer as it is, the answer without its wrapping, and the answer without
+    optional parts.
 
     The optional parts are a final period and, depending on the options, quotes around the whole answer (`quotes`), the
     brackets of a one-element list (`brackets`), and a preceding `The answer is` (`label`).
@@ -203,7 +203,7 @@ def _lines(text: str) -> list[str]:
 def plain_digits(text: str) -> str:
     """`text` with decimal digits from any script and all minus signs converted to ASCII. Superscripts are kept.
 
-    Text with more than `_MAX_SIGNS` distinct non-ASCII digits and signs is returned unchanged, because no real answer
+    Text with more than `_MAX_SIGNS` distinct non-ASCII digits and signs is returned unchanged because no real answer
     contains that many.
     """
     if text.isascii():
@@ -275,7 +275,7 @@ def literal(text: str) -> Any:
 
     `ast.literal_eval` is not used, because it takes 0.25 s for some texts of 10,000 characters.
     """
-    # Tokens are matched one at a time: after an unreadable one, the others would take quadratic time.
+    # Tokens are matched one at a time because matching the rest after an unreadable one would take quadratic time.
     tokens = chain((match[0] for match in _LITERAL_TOKEN.finditer(plain_digits(text).strip())), [""])
     value = _literal(next(tokens), tokens, 0)
     if next(tokens):
@@ -360,6 +360,6 @@ def parts(text: str) -> list[str]:
 
 
 def unbracketed(text: str) -> str:
-    """`text` without surrounding whitespace and without one surrounding pair of brackets, if present."""
+    """`text` without surrounding whitespace and without one pair of surrounding brackets, if present."""
     text = text.strip()
     return text[1:-1].strip() if text[:1] + text[-1:] in ("[]", "()", "{}") else text

@@ -2,8 +2,8 @@
 contains the graders for games whose answer is a list of moves.
 
 Any grid that keeps the givens and obeys all rules is right, even if it is not the stored solution. Any other grid that
-keeps the givens gets partial credit, which is the share of empty cells that it fills correctly, minus the share that
-the best constant filling would get right, but at least 0. A grid that changes any of the givens scores 0.
+keeps the givens gets partial credit: the share of empty cells that it fills correctly, minus the share that the best
+constant filling would get right (or 0 if that is negative). A grid that changes any of the givens scores 0.
 """
 
 import re
@@ -89,7 +89,7 @@ def survo(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _value(grid: Grid, metadata: dict[str, Any], obeys: Callable[[Grid], bool]) -> float:
-    """Return 1.0 for a grid that keeps the givens and `obeys` the rules, or else the partial credit described in the
+    """Return 1.0 for a grid that keeps the givens and `obeys` the rules, otherwise the partial credit described in the
     module docstring."""
     boards = map(common.flat, (grid, metadata["puzzle"], metadata["solution"]))
     cells = list(zip(*boards, strict=True))
@@ -131,7 +131,7 @@ def _is_latin(grid: Grid) -> bool:
 
 
 def _weights(lines: Grid) -> list[int]:
-    """For each line, the sum of the positions of its ones, counted from 1."""
+    """For each line, the sum of the positions of its ones. Positions are counted from 1."""
     return [sum(position for position, cell in enumerate(line, start=1) if cell) for line in lines]
 
 
@@ -162,9 +162,8 @@ def n_queens(answer: str, entry: Entry, config: Config) -> float:
 def tsumego(answer: str, entry: Entry, config: Config) -> float:
     """Accept a move that captures the most white stones.
 
-    The stones that the library adds at random may give the white group another liberty, so that the stored move
-    captures nothing. In that case, either another move is right (see `graders.gold`), or the question has no answer and
-    is left out.
+    The stones that the library adds at random may give the white group another liberty. If the stored move then
+    captures nothing, either another move is right (see `graders.gold`), or the question has no answer and is left out.
     """
     board = entry["metadata"]["board"]
     move, taken = _point(answer, len(board)), captures(board)
@@ -174,8 +173,7 @@ def tsumego(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _point(text: str, size: int) -> Point:
-    """Row and column, counted from the top left, of a point such as `C4`, in which the row is counted from the
-    bottom."""
+    """Row and column, counted from the top left, of a point such as `C4`, whose row number counts from the bottom."""
     match = forms.matched(_MOVE, forms.plain_digits(text.strip()))
     return size - int(match[2]), ord(match[1].upper()) - ord("A")
 

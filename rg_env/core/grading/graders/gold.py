@@ -1,5 +1,4 @@
-"""The gold answer of an entry, which is the stored answer, or the right one if the library stores a wrong one or none
-at all.
+"""The gold answer to an entry: the stored answer, or the right one if the library stores a wrong answer or none at all.
 
     gold_answer("rush_hour", entry)                     # solved here, because the library does not store an answer
     corrected("mahjong_puzzle", entry)["answer"]        # the last round's result under the question's rules
@@ -56,7 +55,7 @@ def aiw(entry: Entry, config: Config) -> str:
 
 def basic_arithmetic(entry: Entry, config: Config) -> str:
     """The exact value of the expression, which is a fraction if a division leaves a remainder. The library discards
-    remainders. With `allow_parentheses=False`, the library also ignores precedence."""
+    remainders. With `allow_parentheses=False`, it also ignores precedence."""
     exact = exact_value(entry["metadata"]["expression"])
     return (
         str(entry["answer"]) if exact is None or exact == forms.attempt(forms.number, entry["answer"]) else str(exact)
@@ -83,8 +82,8 @@ def knight_swap(entry: Entry, config: Config) -> str:
 
 
 def mahjong_puzzle(entry: Entry, config: Config) -> str:
-    """The last round's result. The library stores `Pass` for any randomly drawn card, even if the card forms a group,
-    prefers `Chi` to `Peng`, and misses a sequence whose middle card occurs twice."""
+    """The last round's result. The library stores `Pass` for any randomly drawn card, even one that forms a group. It
+    also prefers `Chi` to `Peng`, and misses a sequence whose middle card occurs twice."""
     *before, last = entry["metadata"]["rounds"]
     cards = CARDS.search(entry["question"])
     hand = before[-1]["cards"] if before else cards[1] if cards else ""
@@ -209,4 +208,4 @@ STORED_ELSEWHERE: Mapping[str, Callable[[Entry], str | None]] = {
     "rubiks_cube": lambda entry: entry["metadata"]["example_correct_answer"] or None,  # only 3x3 cubes have an example
     "rush_hour": move_games.solve_rush_hour,
 }
-"""For tasks whose entries do not have an `answer`, the function that returns the gold answer of an entry."""
+"""For tasks whose entries do not have an `answer`, the function that returns the gold answer to an entry."""

@@ -1,7 +1,7 @@
 """Graders for the logic tasks, a parser for propositional formulas, and a check of which conclusions follow.
 
 A formula is a tuple: `("var", name)`, `("not", f)`, or `(operator, left, right)` with `and`, `or`, `implies`, `iff`. As
-in the library, negation binds most tightly, followed by `and`, `or`, `implies` and `iff`; chained implications
+in the library, negation binds most tightly, followed by `and`, `or`, `implies` and `iff`. Chained implications
 associate to the right, as usual. Parsing is bounded: a formula has at most `MAX_TOKENS` tokens by default, and always
 at most `MAX_DEPTH` levels.
 
@@ -15,7 +15,7 @@ A formula is a *conclusion* if the premises together imply it, it is neither alw
 of it is implied by a single premise. For example, `P` and `P → Q` together imply `Q`, `Q ∨ R` and `R → Q`, which are
 conclusions. They also imply formulas that are not conclusions: `P`, `P ∨ R`, `¬P ∨ Q` and `(P → Q) ∨ R` (each implied
 by one premise), and `P ∧ Q` and the conjunction of the premises (`P` is a part of both). The last condition is
-necessary, because the conjunction of the premises would otherwise be a right answer to every question that has one.
+necessary because the conjunction of the premises would otherwise be a right answer to every question that has one.
 """
 
 import re
@@ -53,7 +53,7 @@ _DENIALS = {
 }
 MAX_DEPENDS = 10
 """Maximum number of variables that a formula may depend on. Formulas with more variables are not examined and never
-count as a conclusion. No level of the library has more, and the number of possible parts triples with each variable."""
+count as conclusions. No level of the library has more, and the number of possible parts triples with each variable."""
 MAX_PREMISE_TOKENS = 20_000  # premises come from the library, and the limit for answers would reject long ones
 
 
@@ -100,8 +100,8 @@ def family_relationships(answer: str, entry: Entry, config: Config) -> float:
 
 
 def propositional_logic(answer: str, entry: Entry, config: Config) -> float:
-    """Accept a conclusion as defined in the module docstring, which means that it follows and that no part of it
-    follows from a single premise.
+    """Accept a conclusion as defined in the module docstring: the premises together imply it, and no single premise
+    implies any part of it.
 
     Only a formula's meaning counts, so equivalent formulas get the same verdict if they can be parsed and use the
     question's variables. The library's grader accepts anything that follows and is neither a tautology nor a single
@@ -114,7 +114,7 @@ def propositional_logic(answer: str, entry: Entry, config: Config) -> float:
 
 
 class Premises:
-    """A propositional_logic question's premises."""
+    """The premises of a propositional_logic question."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         """Parse the premises. Raises `Unreadable`, a `ValueError`, if a premise cannot be parsed."""

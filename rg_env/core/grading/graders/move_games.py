@@ -4,8 +4,8 @@ rules.
 A list with an illegal move is wrong, except in sokoban, where walking into a wall does nothing. The library does not
 store solutions to rush_hour and boxnet puzzles. `solve_rush_hour` and `solve_boxnet` find them.
 
-Rush hour: a vehicle never leaves its line (a row or column), so the state of the board has one number per vehicle,
-which is the position of its first cell on that line.
+Rush hour: a vehicle never leaves its line (a row or column), so the state of the board is one number per vehicle: the
+position of its first cell on the line.
 
 Boxnet: a plan is a list of steps. In a step, each agent can do one thing with a box that is in its square when the step
 starts. It can move the box to an adjacent square, or match it with a target of the same color in the same square.
@@ -37,11 +37,11 @@ _KNIGHT_MOVES = re.compile(
     ),
     re.IGNORECASE,
 )
-"""A list of moves, as JSON or without brackets, all in the same kind of quotes."""
+"""A list of moves, as JSON or without brackets, all with the same kind of quotes."""
 _SIDE = 6
 _MAX_STATES = 200_000
 """Number of states after which the solver gives up. No puzzle in the library has more than 147,355."""
-# `AA+1` is also accepted, because the question calls the red car AA.
+# `AA+1` is also accepted because the question calls the red car AA.
 _SLIDE = re.compile(r"([A-Z])\1{0,2}([+-])(\d{1,2})")
 _ACTION = re.compile(
     r"agent\[N,N\]:move\((box_[^(),]+),(?:square\[N,N\]|(target_[^()]+))\)".replace("N", r"(\d{1,3}\.5)"), re.IGNORECASE
@@ -49,7 +49,7 @@ _ACTION = re.compile(
 
 _S = TypeVar("_S")
 _State = tuple[int, ...]
-"""State of a rush_hour board, which is the place of each vehicle on its line."""
+"""State of a rush_hour board: the place of each vehicle on its line."""
 _Knights = tuple[frozenset[str], frozenset[str], str]
 """State of a knight_swap board: the squares of the knights to move and of the others, and the side to move."""
 _Squares = dict[str, list[str]]
@@ -122,7 +122,7 @@ def knight_swap(answer: str, entry: Entry, config: Config) -> float:
 def _knights(
     pieces: Mapping[str, str | None], first: str
 ) -> tuple[_Knights, Callable[[_Knights], Iterator[tuple[str, _Knights]]], set[_Knights]]:
-    """The initial state of a board, a function that lists the moves in a state, each with the state after it, and the
+    """The initial state of a board, a function that lists the moves in a state, each with the resulting state, and the
     states in which the colors are swapped."""
 
     def adjacent(one: str, other: str) -> bool:
@@ -362,7 +362,7 @@ _OPERATIONS: dict[str, Callable[[int, int], int]] = {
 
 
 def path_star(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the stored path, which is the only correct one, because the branches of a star do not meet."""
+    """Accept the stored path. It is the only correct one because the branches of a star do not meet."""
     return forms.parts(answer.casefold()) == str(entry["answer"]).split()
 
 
