@@ -86,7 +86,8 @@ def entered(program: str) -> str:
 
 
 def resume_words(folder: Path) -> str:
-    """How to resume the evaluation in `folder`: the whole command if `rg-env` is running, otherwise only its options."""
+    """How to resume the evaluation in `folder`: the whole command if `rg-env` is running, otherwise only its
+    options."""
     own = []
     if Path(sys.argv[0]).name == "rg-env":
         own = [entered("rg-env"), *(word for word in sys.argv[1:] if word != "--resume")]

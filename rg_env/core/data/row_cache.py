@@ -90,7 +90,8 @@ def store(path: Path, rows: list[Row], max_bytes: int = MAX_BYTES) -> None:
 
 @contextlib.contextmanager
 def building(paths: Iterable[Path]) -> Iterator[None]:
-    """While the block runs, no other process on this machine builds the same rows, if the file system supports locks."""
+    """While the block runs, no other process on this machine builds the same rows, if the file system supports
+    locks."""
     with contextlib.ExitStack() as held:
         for path in paths:
             with contextlib.suppress(OSError):

@@ -1,4 +1,5 @@
-"""Graders for the algorithmic tasks, which involve numbers, strings of symbols, matrices, processes, words and letters."""
+"""Graders for the algorithmic tasks, which involve numbers, strings of symbols, matrices, processes, words and
+letters."""
 
 import csv
 import importlib.util
