@@ -1,4 +1,4 @@
-"""Options of `rg-env doctor`, which is implemented in `rg_env.jobs.doctor`."""
+"""Options for `rg-env doctor`, which is implemented in `rg_env.jobs.doctor`."""
 
 import argparse
 from typing import Any

@@ -1,4 +1,4 @@
-"""Options of `rg-env eval`, which is implemented in `rg_env.evaluation`."""
+"""Options for `rg-env eval`, which is implemented in `rg_env.evaluation`."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""Options of `rg-env launch`, which is implemented in `rg_env.jobs.launch`."""
+"""Options for `rg-env launch`, which is implemented in `rg_env.jobs.launch`."""
 
 import argparse
 import re

@@ -34,7 +34,7 @@ _OTHER_NAMES = {
     "CONFIG": ("--config", "--config-file", "--config-name", "--config-path"),
     "CHECKPOINT": ("--checkpoint", "--checkpoint-dir", "--checkpoint-path", "--model-path"),
 }
-"""Other names of an option or positional argument: earlier ones, and those used by other tools."""
+"""Other names for an option or positional argument: former names, and names used by other tools."""
 _ELSEWHERE = {
     "--processes": "`rg-env launch` and `accelerate launch` start several processes",
     "--gpus": "`rg-env launch` takes --gpus; otherwise set CUDA_VISIBLE_DEVICES",

@@ -1,4 +1,4 @@
-"""Options of `rg-env probe`, which is implemented in `rg_env.evaluation.probe`."""
+"""Options for `rg-env probe`, which is implemented in `rg_env.evaluation.probe`."""
 
 import argparse
 import json

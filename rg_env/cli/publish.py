@@ -1,4 +1,4 @@
-"""Options of `rg-env export` and `rg-env push`, which are implemented in `rg_env.publish`."""
+"""Options for `rg-env export` and `rg-env push`, which are implemented in `rg_env.publish`."""
 
 import argparse
 from pathlib import Path

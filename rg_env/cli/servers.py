@@ -1,4 +1,4 @@
-"""Options of `rg-env serve` and `rg-env vllm`, which serve models with the embedded engine and with vLLM."""
+"""Options for `rg-env serve` and `rg-env vllm`, which serve models with the embedded engine and with vLLM."""
 
 import argparse
 import json
@@ -91,5 +91,5 @@ def _vllm(options: argparse.Namespace) -> int:
             flush=True,
         )
     environment, arguments = vllm_command(options.model, options.options, len(gpus))
-    # Replaces this process, so that signals reach the server itself.
+    # Replaces this process so that signals reach the server itself.
     os.execve(arguments[0], arguments, {**os.environ, **environment})

@@ -1,4 +1,4 @@
-"""Options of `rg-env plot` and `rg-env report`, which are implemented in `rg_env.evaluation`."""
+"""Options for `rg-env plot` and `rg-env report`, which are implemented in `rg_env.evaluation`."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Options of `rg-env slurm`, which is implemented in `rg_env.jobs.slurm`."""
+"""Options for `rg-env slurm`, which is implemented in `rg_env.jobs.slurm`."""
 
 import argparse
 import shlex
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     file = options.output or Path(f"{job.name}.sbatch")
     write_script(script, file, force=options.force)
     print(f"submit it with: sbatch {shlex.quote(str(file))}")
-    # The run's plan, and the command that compares a sweep's runs.
+    # Print the run's plan and, for a sweep, the command that compares its runs.
     for line in script.partition("\n#SBATCH")[0].splitlines()[2:]:
         print(line.removeprefix("# "))
     return 0

@@ -1,4 +1,4 @@
-"""Options of `rg-env train --sweep` and `rg-env compare`."""
+"""Options for `rg-env train --sweep` and `rg-env compare`."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Options of `rg-env train`, which is implemented in `rg_env.training.from_config`."""
+"""Options for `rg-env train`, which is implemented in `rg_env.training.from_config`."""
 
 import argparse
 from typing import Any

@@ -231,7 +231,7 @@ class PublishedTable(Section):
     source: Text
     """Where the accuracies were published, such as a paper's title or URL."""
     tolerance: parsing.Share
-    """Maximum difference between two accuracies that count as equal. 0.05 is five percentage points."""
+    """Maximum difference at which two accuracies count as equal. 0.05 means five percentage points."""
     num_examples: Positive | None = None
     """Number of distinct questions per task that each accuracy is based on. If omitted, the accuracies are treated as
     exact."""

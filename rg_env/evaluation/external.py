@@ -142,7 +142,7 @@ class Harness:
         self._process.kill()
 
     def prepare(self) -> list[Benchmark]:
-        """Return one `Benchmark` for each model and benchmark, with lm-eval's requests.
+        """Return one `Benchmark` for each combination of model and benchmark, with lm-eval's requests.
 
         Raises:
             InputError: a task does not support chat endpoints, or its dataset is not available.

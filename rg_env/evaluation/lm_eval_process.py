@@ -86,7 +86,7 @@ class _Model(LM):
 
 
 def main() -> None:
-    """Answer the parent's calls until it exits. Library output goes to the log."""
+    """Answer the parent's calls until the parent exits. Library output goes to the log."""
     parent, loaded, limit = ParentPipe(), {}, None
     while True:
         call = parent.receive()

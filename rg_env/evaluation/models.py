@@ -71,7 +71,8 @@ class Endpoint:
     key: str
     ssl: ssl.SSLContext
     folds: bool
-    """Whether the chat template does not support system messages, so they are merged into the first user message."""
+    """Whether to merge system messages into the first user message. This is necessary if the chat template does not
+    support system messages."""
 
     def client(self) -> httpx.AsyncClient:
         """A new HTTP client for a series of calls. A client shared by concurrent calls would be slow, because its pool
@@ -86,7 +87,7 @@ class Endpoint:
         )
 
     async def reply(self, request: Request, client: httpx.AsyncClient) -> Reply:
-        """Send a request and return the reply, or the error of the last attempt.
+        """Send a request and return the reply, or the error from the last attempt.
 
         Raises:
             EndpointFailed: all other calls would also fail.
@@ -199,7 +200,7 @@ def _message_in(value: Any) -> str:
 
 
 def _requested_pause(response: httpx.Response) -> float | None:
-    """Pause requested by the server, in seconds, or None if it does not request one."""
+    """Pause requested by the server, in seconds, or None if the server does not request one."""
     text = response.headers.get("retry-after", "")
     return min(float(text), _LONGEST_PAUSE_S) if re.fullmatch(r"\d+(\.\d+)?", text) else None
 
@@ -209,7 +210,7 @@ def _is_here(url: str) -> bool:
 
 
 def key_of(model: EvalModel) -> str:
-    """The API key of an endpoint, from the environment. Empty for an endpoint on this machine if `key_variable` is not
+    """The API key for an endpoint, from the environment. Empty for an endpoint on this machine if `key_variable` is not
     set.
 
     Raises:
@@ -383,8 +384,8 @@ def local_engine(config: EvalConfig) -> Literal["embedded", "vllm"]:
 
 @asynccontextmanager
 async def serving(name: str, gpu: str | None, folder: Path, config: EvalConfig) -> AsyncIterator[tuple[str, str]]:
-    """Run a vLLM server for the model `name` on `gpu` (or on the CPU if it is None), and yield its URL and the model's
-    name in requests.
+    """Run a vLLM server for the model `name` on `gpu` (or on the CPU if `gpu` is None), and yield its URL and the
+    model's name in requests.
 
     LoRA adapters are served with their base model.
 
@@ -407,7 +408,7 @@ async def serving(name: str, gpu: str | None, folder: Path, config: EvalConfig) 
             raise ServerError(f"vLLM for {name} {what}: see {log}") from error
         yield f"http://{HOST}:{port}/v1", served
     finally:
-        # Not run in a thread, where Ctrl-C could interrupt it.
+        # Called without a thread so that Ctrl-C cannot interrupt it.
         group.end(lambda: _GRACE_S)
 
 

@@ -57,7 +57,7 @@ class Probed:
     solved: float
     """Fraction of right answers."""
     informative: float
-    """Fraction of groups that teach, which are questions with both right and wrong answers."""
+    """Fraction of groups that teach (questions with both right and wrong answers)."""
     truncated: float | None
     """Fraction of answers cut off by the token limit."""
     answered: float
@@ -93,7 +93,8 @@ def labels(tasks: Iterable[str], levels: Sequence[int]) -> dict[str, dict[str, A
 
 
 def fitted(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
-    """The config without tasks whose prompts are too long for the model's context, and a line for each omitted task.
+    """Return the config without tasks whose prompts are too long for the model's context, and one line for each omitted
+    task.
 
     The token limit defaults to 1024 or, for a local model, to half the context length if that is less. If the model is
     an endpoint, the longest prompt of each task is sent once, to see whether it is accepted.

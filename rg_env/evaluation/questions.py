@@ -132,8 +132,8 @@ def question_of(row: Row) -> str:
 
 
 def own_rows(env: Environment) -> dict[str, list[str]] | None:
-    """Hashes of the user's own rows for a run's manifest: one for each training question, and one for each evaluation
-    question with its answer, in order. None for generated rows, whose hashes are in their own manifest."""
+    """Hashes of the user's own rows, in order, for a run's manifest: one for each training question, and one for each
+    pair of an evaluation question and its answer. None for generated rows, whose hashes are in their own manifest."""
     if env.manifest is not None:
         return None
     train = [question_hash(question_of(row)) for row in env.train_rows]

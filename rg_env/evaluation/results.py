@@ -250,7 +250,7 @@ class BenchmarkScore(Record):
     """The benchmark, or one of its tasks."""
     metric: str
     filter: str
-    """lm-eval's filter that extracted the answer."""
+    """The lm-eval filter that extracted the answer."""
     value: float
     stderr: float | None
     interval: Interval | None
@@ -468,7 +468,7 @@ def merged(files: Mapping[str, Results]) -> Results:
 
     Raises:
         InputError: a file has no answers, models were evaluated on different tasks or in different ways, or two files
-            have different results under the same model name.
+            have different results for the same model name.
     """
     tasks: dict[str, TaskResults] = {}
     first: dict[str, str] = {}  # the file that each task comes from

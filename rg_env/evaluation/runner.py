@@ -151,7 +151,7 @@ def _drawn(config: EvalConfig) -> Iterator[Questions]:
 
 @contextmanager
 def _removed_if_unanswered(folder: Path, works: Sequence[Work]) -> Iterator[None]:
-    """On an error or Ctrl-C before the first answer, remove the new files, so that the corrected command can use the
+    """On an error or Ctrl-C before the first answer, remove the new files so that the corrected command can use the
     folder.
 
     Nothing is removed if the folder contained files beforehand, or if anything else was written to it in the meantime,
@@ -201,7 +201,7 @@ def ask_local(model: LocalModel, works: Sequence[Work], lock: AbstractContextMan
     """Generate all missing answers with a local model, in as few batches as possible.
 
     Args:
-        lock: lock to hold while scoring answers, if rewards must not be computed concurrently.
+        lock: lock to hold while answers are scored, for rewards that must not be computed concurrently.
     """
     for batch in _batches(model, works):
         for work, replies in batch.items():
@@ -262,7 +262,7 @@ class Run:
         """Other model names reported in the server's replies, by model."""
         self.strangers: dict[str, int] = {}
         """Number of records that do not belong to this evaluation, by file."""
-        # All workers of a model share one iterator over its calls.
+        # All workers for a model share one iterator over its calls.
         self._calls = {name: ((work, key) for work in self._of(name) for key in work.open()) for name in config.models}
         self._failed_in_a_row: Counter[str] = Counter()
 
@@ -274,7 +274,7 @@ class Run:
         if local:
             models.require_torch()
             folds = {name: models.folds_system(missing[name].model) for name in local}
-        # All endpoints are checked before the first call, so that a wrong URL does not waste paid calls.
+        # All endpoints are checked before the first call so that a wrong URL does not waste paid calls.
         endpoints = {name: await models.endpoint(model, self.config) for name, model in remote.items()}
         async with asyncio.TaskGroup() as group:
             for name, ready in endpoints.items():
@@ -294,7 +294,7 @@ class Run:
         return sum(len(work.open()) for work in self._of(model))
 
     async def _guarded(self, name: str, asking: Awaitable[None]) -> None:
-        """Record a model's failure, so that the other models continue."""
+        """Record a model's failure so that the other models can continue."""
         try:
             await asking
         except* (ServerError, EngineError) as group:

@@ -222,8 +222,7 @@ def _parts(model: str, works: Sequence[TaskWork]) -> dict[schema.Part, Scores]:
 
 
 def _comparisons(models: Sequence[str], tasks: Sequence[TaskResults]) -> list[Paired]:
-    """Compare each pair of models (later minus earlier), unless there is a task on which they have no questions in
-    common."""
+    """Compare each pair of models (later minus earlier) that have questions in common on every task."""
     pairs = []
     for earlier, later in combinations(models, 2):
         answers = [(task.models[later].correct, task.models[earlier].correct) for task in tasks]

@@ -185,7 +185,7 @@ def _accuracies(results: Results, limit: int | None) -> Rows:
 
 
 def _over_tasks(results: Results) -> Iterator[tuple[str, list[str]]]:
-    """Rows with means and sums over the tasks. Each row has a name, and a cell for each model."""
+    """Rows with means and sums over the tasks. Each row has a name and a cell for each model."""
     if parts := _parts(results):
         for title, of_part in parts.items():
             names, figures = columns_of(list(map(figures_of, of_part)))

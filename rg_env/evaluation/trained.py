@@ -5,7 +5,7 @@
     notes += changes_since_training(config, drawn)   # the user's own data may have changed
 
 A model belongs to a run if it is the run's folder, one of its checkpoints, an export next to them, or a model that
-`rg-env push` published with the run's files. All models are evaluated with the same settings, so that they can be
+`rg-env push` published with the run's files. All models are evaluated with the same settings so that they can be
 compared. The notes list the settings taken from the run and, for each model, any different settings that it was trained
 with.
 """
@@ -152,8 +152,8 @@ def _unknown(rewards: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _tasks(rows: Mapping[str, Any]) -> list[tuple[str, dict[str, Any], int]]:
-    """For each task in an environment's manifest: its name or label, its entry for a config's `tasks`, and its number
-    of evaluation questions."""
+    """For each task in an environment's manifest, return its name or label, its entry for a config's `tasks`, and its
+    number of evaluation questions."""
     read_manifest(rows)
     mixture = Mixture.parse(rows["tasks"])
     counts = mixture.counts(rows["splits"]["eval"]["size"])
@@ -232,8 +232,8 @@ def _own_rows(run: RunFolder) -> dict[str, list[str]]:
 
 
 def changes_since_training(config: EvalConfig, drawn: Iterable[Questions]) -> list[str]:
-    """Notes about models that were trained on the config's data and evaluated on the same part of it, if the questions
-    or gold answers in that part have changed since training."""
+    """Notes about models that were trained on the config's data and are evaluated on the same part of it. A model is
+    included only if questions or gold answers in that part have changed since training."""
     found = next((questions for questions in drawn if config.data and questions.name == config.data_name), None)
     if not config.data or not found:
         return []

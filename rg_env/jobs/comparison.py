@@ -45,7 +45,7 @@ _TWO_SEEDS = "Two seeds are too few for an interval: (a to b) shows their two va
 
 @dataclass(frozen=True)
 class Figure:
-    """A mean and its 95% interval, which is None if unknown."""
+    """A mean and its 95% interval (None if unknown)."""
 
     mean: float
     interval: Interval | None
@@ -133,7 +133,7 @@ class Comparison:
 
 
 def compare(folder: Path) -> Comparison:
-    """Compare the runs finished so far in the sweep in `folder`.
+    """Compare the finished runs of the sweep in `folder`.
 
     Raises:
         InputError: `folder` is not a sweep, or contains a damaged file.
@@ -183,7 +183,7 @@ def write_comparison(comparison: Comparison) -> list[str]:
     """Write comparison.md, comparison.json and, if any run has finished, comparison.png and curves.png.
 
     Returns:
-        Names of the files, which are in the sweep folder.
+        Names of the written files in the sweep folder.
 
     Raises:
         OutputFolderError: a file cannot be written.

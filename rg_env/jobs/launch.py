@@ -1,4 +1,4 @@
-"""`rg-env launch`, which starts and supervises a vLLM server and a trainer as one run.
+"""`rg-env launch`: start and supervise a vLLM server and a trainer as one run.
 
 commands = make_commands(LaunchOptions("train.py", model="Qwen/Qwen2.5-7B-Instruct", gpus=("1", "2")), Machine.here())
 print(commands.server.shell())        # make_commands starts nothing and imports neither torch nor vLLM
@@ -46,14 +46,14 @@ _NOTICES = re.compile(
     r"|DeepSpeed \S+ built successfully"
     r"|\[Gloo\] Rank \d+ is connected"
 )
-"""Library messages to write to the log but not show."""
+"""Library messages that are written to the log but not shown."""
 TAIL = 20
 """Number of server log lines shown if the server does not start."""
 
 
 @dataclass(frozen=True)
 class LaunchOptions:
-    """Options of `rg-env launch`. GPUs are named as in `CUDA_VISIBLE_DEVICES`."""
+    """Options for `rg-env launch`. GPUs are named as in `CUDA_VISIBLE_DEVICES`."""
 
     script: str
     """Python script, or config for `rg-env train`."""
@@ -122,7 +122,8 @@ def launch(options: LaunchOptions) -> int:
 
 
 def dry_run(options: LaunchOptions) -> str:
-    """Return the two commands as text, for two terminals on this machine or on a machine with the named GPUs."""
+    """Return the two commands as text, to be run in two terminals on this machine or on a machine with the named
+    GPUs."""
     here = Machine.here()
     gpus = tuple(dict.fromkeys([*here.gpus, *(options.vllm_gpus or ()), *(options.gpus or ())]))
     commands = make_commands(options, Machine(gpus, here.vllm, here.programs))
@@ -150,7 +151,7 @@ def make_commands(options: LaunchOptions, machine: Machine) -> Commands:
         raise InputError(f"--processes {processes} exceeds the {counted(len(gpus), 'GPU')} for training: use fewer")
     if not gpus and processes > (cores := max(2, os.cpu_count() or 1)):
         raise InputError(f"--processes {processes} exceeds the {cores} CPU cores: use at most one process per core")
-    gpus = gpus[:processes]  # a single process that sees two GPUs would use the slow DataParallel
+    gpus = gpus[:processes]  # a single process that sees two GPUs would use DataParallel, which is slow
     model, length, lines = _model(options, processes)
     if unused := [gpu for gpu in machine.gpus if gpu not in (*vllm_gpus, *gpus)]:
         lines.append(f"warning: the run leaves {_gpu_words(unused)} idle: use more --processes, --gpus or --vllm-gpus")
@@ -373,7 +374,7 @@ def _engine_overrides(options: LaunchOptions) -> list[str]:
 
 def _accelerate_config(given: str | None, script: Path, name: str) -> Path:
     """The given accelerate config, or the one called `name` near the script or in the working directory."""
-    # Relative parents come first, so that the path is printed as the user would write it.
+    # Relative parents come first so that the path is printed as the user would write it.
     folders = (*script.parents, *script.absolute().parents[:3], Path())
     candidates = [Path(given)] if given else [folder / "configs" / name for folder in folders]
     for config in candidates:

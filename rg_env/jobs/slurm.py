@@ -1,4 +1,4 @@
-"""`rg-env slurm`, which writes an sbatch script for a training run, a sweep or an evaluation, without submitting it.
+"""`rg-env slurm`: write an sbatch script for a training run, a sweep or an evaluation, without submitting it.
 
 script = sbatch_script(SlurmJob("configs/train/leg_counting_qwen7b.yaml", gpus=4, time="04:00:00", account="lab"))
 
@@ -56,7 +56,7 @@ _MODULE = r"[A-Za-z0-9_][A-Za-z0-9_.+/-]*"
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """Options of `rg-env slurm`."""
+    """Options for `rg-env slurm`."""
 
     config: str
     gpus: int
@@ -160,7 +160,7 @@ def sbatch_script(job: SlurmJob) -> str:
         raise InputError(f'output.dir "{values["root"]}" contains a single quote: choose another folder')
     if (file := values["accelerate_config"]) and not (checkout / file).is_file():
         raise InputError(f"{checkout} has no {file}: run this command in an rg_env checkout")
-    # Only values that `check` has validated, because sbatch's quoting rules differ between releases.
+    # Only values validated by `check` are used, because sbatch's quoting rules differ between releases.
     options = {flag: getattr(job, flag) for flag in ("account", "partition", "qos", "constraint", "mem", "array")}
     if points := values["points"]:
         options["array"] = f"1-{len(points)}"
@@ -222,7 +222,7 @@ def _evaluation(job: SlurmJob) -> Values:
 
 
 def _training(job: SlurmJob, document: Document) -> Values:
-    """Template variables of a training run, an array of seeds, or a sweep."""
+    """Template variables for a training run, an array of seeds, or a sweep."""
     for key in parse_axes(job.sweep):
         if key in ("engine", "engine.kind"):
             raise InputError(f"--sweep {key}: a script supports only one engine.kind; write one script per engine")

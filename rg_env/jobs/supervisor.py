@@ -7,7 +7,7 @@
             supervisor.let_save(program, "interrupted: the trainer", interrupt=True)
 
 The first Ctrl-C, SIGTERM or SIGHUP requests a stop. Later signals shorten the grace period. Handlers only record
-signals, so that no signal interrupts cleanup.
+signals so that no signal interrupts cleanup.
 """
 
 import contextlib
@@ -102,7 +102,7 @@ class Supervisor:
             self._tick()
 
     def say(self, line: str) -> None:
-        """Print a line. If the pipe or terminal is closed, the run continues, because its logs are on disk."""
+        """Print a line. If the pipe or terminal is closed, the run continues because its logs are on disk."""
         try:
             print(line, flush=True)
         except OSError:

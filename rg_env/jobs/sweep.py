@@ -1,4 +1,4 @@
-"""Sweeps, which run a grid of validated configs one after another, each in its own process.
+"""Sweeps: run a grid of validated configs one after another, each in its own process.
 
     words = ["training.learning_rate=1e-6,2e-6", "seed=0,1,2"]
     sweep = load_sweep("configs/train/tiny.yaml", [], words)
@@ -118,7 +118,7 @@ def load_sweep(
             configs.append(checked_config(overridden(document, point.overrides), processes=processes))
         except InputError as error:
             lines = str(error).splitlines()
-            for line in lines[1:] or lines:  # the first of several lines has only the number of mistakes
+            for line in lines[1:] or lines:  # the first of several lines contains only the number of mistakes
                 mistakes.setdefault(line.strip(), []).append(point.name)
     if mistakes:
         lines = [f"{some_of(names, len(points))}: {line}" for line, names in mistakes.items()]
@@ -264,8 +264,8 @@ def _remove(values: Any, path: Sequence[str]) -> None:
 
 
 def status_of(folder: Path, name: str) -> tuple[Status, str]:
-    """Status of the run `name` in the sweep in `folder`, and the reason for it (empty if the run has
-    finished or the reason is unknown)."""
+    """Status of the run `name` in the sweep in `folder`, and the reason for that status (empty if the run has finished
+    or the reason is unknown)."""
     results = RunFolder(folder / name).results()
     if results and not results["interrupted"] and not results["error"]:
         rule = results.get("stopped_by")
@@ -298,7 +298,7 @@ def read_points(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def sweep_folder(sweep: Sweep, name: str, resume: bool) -> Path:
-    """Return the sweep's folder, checked but not yet created: `output.dir`, or a new one for `name`.
+    """Return the sweep's folder, checked but not yet created: `output.dir`, or a new folder for `name`.
 
     Raises:
         OutputFolderError: the folder is not writable, has files (without `resume`), or contains another sweep (with
@@ -327,7 +327,7 @@ def refuse_sweep(folder: str | None) -> None:
 
 
 CommandLine = Callable[[Point, Path, bool], list[str]]
-"""Makes a point's command line from the point, its folder, and whether its run resumes."""
+"""Function that makes a point's command line from the point, its folder, and whether its run resumes."""
 
 
 def train_command(point: Point, folder: Path, resumes: bool) -> list[str]:
@@ -375,7 +375,7 @@ def run_sweep(sweep: Sweep, folder: Path, *, again: str, command: CommandLine = 
 
 
 def _run_point(supervisor: Supervisor, sweep: Sweep, point: Point, folder: Path, command: CommandLine) -> bool:
-    """Run a point until it ends or a signal ends it. Returns False if it failed or was stopped by a monitor."""
+    """Run a point until it finishes or is ended by a signal. Returns False if it failed or was stopped by a monitor."""
     head, place = f"[{point.number}/{len(sweep.points)}]", folder / point.name
     status, reason = status_of(folder, point.name)
     if status in ("finished", "stopped"):
@@ -404,7 +404,7 @@ def _run_point(supervisor: Supervisor, sweep: Sweep, point: Point, folder: Path,
 
 
 def plan_lines(sweep: Sweep, folder: Path) -> list[str]:
-    """Describe the grid, with one line per point, and keys that have no effect."""
+    """Describe the grid, with one line per point, followed by any keys that have no effect."""
     lines = [f"{counted(len(sweep.points), 'run')}, one after another, in {folder}/"]
     width = max(len(point.name) for point in sweep.points)
     for point, config in zip(sweep.points, sweep.configs, strict=True):
@@ -416,7 +416,8 @@ def plan_lines(sweep: Sweep, folder: Path) -> list[str]:
 
 
 def notes(sweep: Sweep) -> list[str]:
-    """Describe keys that have no effect, with one line per set of keys and the affected points."""
+    """Describe keys that have no effect. There is one line for each set of keys, which also names the affected
+    points."""
     found: dict[str, list[str]] = {}
     for point, config in zip(sweep.points, sweep.configs, strict=True):
         if line := without_effect(config):

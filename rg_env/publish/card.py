@@ -175,7 +175,8 @@ def _eval_results(evaluation: Results, own_data: str | None) -> Iterator[EvalRes
 
 
 def _tables(shown: Results) -> Iterator[tuple[str, list[list[str]]]]:
-    """Yield the part of the evaluation and the rows of each table. The models of `shown` are the columns."""
+    """For each table, yield the part of the evaluation that it covers, and its rows. The models of `shown` are the
+    columns."""
     heads = ["accuracy", "questions", *shown.models, *(["difference", "p"] if len(shown.models) > 1 else [])]
     for part in ("training", "held_out", "labelled"):
         tasks = {code(name): task for name, task in shown.tasks.items() if task.part == part}

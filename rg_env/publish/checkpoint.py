@@ -84,12 +84,12 @@ class Checkpoint:
     run: RunFolder | None
     """Run that trained the weights, or None if it is unknown."""
     near: tuple[Path, ...]
-    """Folders that may contain the configuration and the tokenizer, starting with the folder of the weights."""
+    """Folders that may contain the configuration and the tokenizer, starting with the one that contains the weights."""
     state: Path | None
     """Folder with the optimizer state, which is needed to resume training, or None if the checkpoint has only weights.
     """
     trained_from: str | None = None
-    """Base model given by the caller, if any. It replaces the recorded one."""
+    """Base model given by the caller, if any. It overrides the recorded one."""
     note: str | None = None
     """Message for the user about the choice of this checkpoint."""
 
@@ -205,7 +205,7 @@ def _choose(path: Path, best: bool) -> tuple[Path, str | None]:
         return _best(run)
     if own:
         return path, None
-    if tracker.is_file():  # verl's
+    if tracker.is_file():  # written by verl
         return path / f"global_step_{one_line(tracker.read_text(errors='replace').strip(), 20)}", None
     return run.last_checkpoint() or path, None
 
@@ -230,7 +230,7 @@ def _best(run: RunFolder) -> tuple[Path, str | None]:
 
 
 def _checkpoint(folder: Path, base: str | None, note: str | None) -> Checkpoint:
-    inner = folder if not (folder / "actor").is_dir() or _parts_in(folder) else folder / "actor"  # verl's
+    inner = folder if not (folder / "actor").is_dir() or _parts_in(folder) else folder / "actor"  # as in verl
     if not folder.is_dir() or not (parts := _parts_in(inner)):
         raise InputError(f"{folder} is not a complete checkpoint; a checkpoint is {_KINDS}")
     kind, weights = next(iter(parts.items()))
@@ -258,7 +258,7 @@ def _parts_in(folder: Path) -> dict[Kind, Path]:
     weights. Shards come before the gathered weights next to them, which are less precise and may have been left empty
     by ZeRO-3."""
     found: dict[Kind, Path] = {}
-    adapter = folder / "lora_adapter" if (folder / "lora_adapter").is_dir() else folder  # verl's
+    adapter = folder / "lora_adapter" if (folder / "lora_adapter").is_dir() else folder  # as in verl
     if (adapter / "adapter_config.json").is_file() or _has_weights(adapter, ADAPTER):
         found["adapter"] = adapter
     if shards := _deepspeed(folder):
@@ -279,7 +279,7 @@ def _has_weights(folder: Path, *names: str) -> bool:
 
 
 def _deepspeed(folder: Path) -> Path | None:
-    """Find the folder with DeepSpeed's shards: `folder` itself, or the subfolder that the file `latest` names."""
+    """Find the folder with DeepSpeed's shards: `folder` itself, or the subfolder named in the file `latest`."""
     if any(folder.glob("*_states.pt")):
         return folder
     found, latest = sorted({file.parent for file in folder.glob("*/*_states.pt")}), folder / "latest"

@@ -88,7 +88,7 @@ def _matching(folder: Path, patterns: Sequence[str]) -> list[Path]:
 
 
 def _content(checkpoint: Checkpoint, file: Path) -> Path | bytes:
-    """Return `file` or, if it may contain local paths, its contents without them. Files of a run are read immediately,
+    """Return `file` or, if it may contain local paths, its contents without them. Files of a run are read immediately
     because a run in progress appends to them."""
     run = checkpoint.run
     if file.name == "adapter_config.json":

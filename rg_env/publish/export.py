@@ -3,8 +3,8 @@
     folder = export(ExportRequest(Path("outputs/RUN/checkpoint-25"), dtype="bf16"))
 
 The rounded weights are written to a temporary folder, which is renamed once the written model has been compared with
-the trained one. If a check fails, the temporary folder is deleted. An export needs memory for one copy of the model in
-float32 and one in the dtype of the export, or for two in float32 if adapters are merged.
+the trained one. If a check fails, the temporary folder is deleted. An export needs memory for two copies of the model:
+one in float32 and one in the export's dtype, or both in float32 if adapters are merged.
 
 To verify an export, the folder is loaded with `from_pretrained`, as users would load it. The trained model is built in
 float32 from the checkpoint's weights. All tensors must be equal, apart from rounding. On fixed prompts, the logits of
@@ -69,7 +69,7 @@ SLACK = 2
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """Options of an export."""
+    """Options for an export."""
 
     path: Path
     """Folder of a checkpoint, or of a run with checkpoints."""
@@ -218,8 +218,8 @@ def _write_adapters(
 
 
 def _write(weights: Weights, dtype: torch.dtype | None, folder: Path, name: str, say: Say) -> None:
-    """Write the weights as safetensors. If `dtype` is None, all weights keep their dtypes; integer and boolean tensors
-    always do."""
+    """Write the weights as safetensors. If `dtype` is None, all weights keep their dtypes. Integer and boolean tensors
+    always keep theirs."""
     tensors: Weights = {}
     places: set[int] = set()
     for key, weight in weights.items():
@@ -321,8 +321,8 @@ def load(folder: Path, dtype: torch.dtype) -> Any:
 
 
 def check_tensors(trained: Weights, other: Weights, what: str) -> None:
-    """Raise an `ExportError` that starts with `what` unless each trained weight, rounded to the dtype of the other
-    weight with the same name, has the same value."""
+    """Raise an `ExportError` that starts with `what` unless each trained weight, after rounding, equals the weight with
+    the same name in `other`. Weights are rounded to the dtype used in `other`."""
     for name, weight in trained.items():
         if not torch.equal(other[name], weight.to(other[name].dtype)):
             raise ExportError(f"{what}: {name} differs")
@@ -355,7 +355,7 @@ def check_answers(checkpoint: Checkpoint, load: Callable[[], Any], tokenizer: An
     the reason why the answers cannot be compared.
 
     Args:
-        load: loads the model; called only if the model is needed.
+        load: function that loads the model. It is called only if the model is needed.
         lossless: whether the export merged no adapters and rounded no weights.
 
     Raises:

@@ -23,7 +23,7 @@ from rg_env.training.checkpointing.files import ADAPTER, read_shapes
 
 _CONFIG, _GENERATION = "config.json", "generation_config.json"
 _WRAPPERS = re.compile(r"\b(_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)\.")
-"""Parts that FSDP, activation checkpointing and torch.compile insert into names."""
+"""Parts that FSDP, activation checkpointing and torch.compile insert into weight names."""
 _EMPTY = (
     "ZeRO-3 saves empty weights unless zero3_save_16bit_model is set; export the folder that also has DeepSpeed's "
     "shards (global_stepN)"

@@ -64,7 +64,7 @@ class Marker(BaseModel):
     card: str
     """Git hash of the pushed card. A card with a different hash has been edited on the Hub."""
     files: list[str]
-    """Pushed paths."""
+    """Paths of the pushed files."""
     format: Literal["rg_env.pushed/1"] = "rg_env.pushed/1"
 
 
@@ -281,7 +281,7 @@ class _Repository:
         if constants.HF_HUB_OFFLINE:
             raise InputError("HF_HUB_OFFLINE is set: unset it to upload")
         endpoint = constants.ENDPOINT  # the value of HF_ENDPOINT, or the Hub's URL
-        if "@" in urlsplit(endpoint).netloc:  # the user name would be sent instead of the token, and printed
+        if "@" in urlsplit(endpoint).netloc:  # the username would be sent instead of the token, and would be printed
             raise InputError("HF_ENDPOINT contains a username (USER@), which would replace the token: remove it")
         self.token: str = token
         self.url = f"{endpoint}/{repo_id}" + (f"/tree/{revision}" if revision else "")
@@ -341,7 +341,7 @@ class _Repository:
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
-        """Convert every error from the Hub, the network or huggingface_hub to an `RGEnvError` with a one-line
+        """Convert every error from the Hub, the network or huggingface_hub into an `RGEnvError` with a one-line
         message."""
         try:
             yield

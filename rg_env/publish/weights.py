@@ -114,7 +114,7 @@ def _step(content: Any) -> int | None:
 
 
 class _SafeReader(dcp.FileSystemReader):
-    """Reads tensors, and reads the metadata without executing code in it."""
+    """Reads tensors and metadata without executing code in the metadata."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         return read_metadata(Path(self.path))

@@ -99,8 +99,8 @@ def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None)
 
     Args:
         curves: curves with distinct names.
-        output: file of the plot, whose suffix determines the format.
-        title: title of the plot. By default, the run's name if there is only one, otherwise the number of runs. An
+        output: output file for the plot. Its suffix determines the format.
+        title: title of the plot. By default, the run's name if there is only one run, otherwise the number of runs. An
             empty string means no title.
 
     Raises:

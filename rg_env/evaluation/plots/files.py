@@ -34,8 +34,8 @@ def plot_files(
     evaluation folder, its newest results are drawn.
 
     Args:
-        output: file of the plot, which is replaced if it exists. By default, the first file's name with the suffix
-            .png.
+        output: output file for the plot. An existing file is replaced. By default, its name is the first file's name
+            with the suffix .png.
         title: title of the plot. By default, a description of the contents. An empty string means no title.
         rename: new names for models or runs, as "OLD=NEW".
         rename_file: JSON file with new names, {"OLD": "NEW"}. Names that are not in the plot are ignored.

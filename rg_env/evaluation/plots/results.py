@@ -22,7 +22,7 @@ from rg_env.evaluation.results import Accuracy, ModelSummary, Results, Scores, T
 _MOST_DOTS = 100
 """Maximum number of models x tasks that are drawn as dots. Larger results are drawn as a table."""
 _FLOOR = "the best constant answer"
-_BAR = "#A8D5F0"  # light, so that lines on it are visible in grayscale
+_BAR = "#A8D5F0"  # light so that lines drawn on it are visible in grayscale
 Models = Mapping[str, ModelSummary]
 Tasks = Sequence[TaskResults]
 
@@ -32,7 +32,7 @@ def plot_results(results: Results, output: Path, title: str | None = None) -> No
     """Plot accuracies, with models sorted by macro-average accuracy and tasks by mean accuracy over all models.
 
     Args:
-        output: file of the plot, whose suffix determines the format.
+        output: output file for the plot. Its suffix determines the format.
         title: title of the plot. By default, the task's name or the number of tasks. An empty string means no title.
 
     Raises:
@@ -61,7 +61,7 @@ def _in_words(found: Accuracy, note: str, failed: int) -> str:
 
 
 def _bars(task: TaskResults) -> Figure:
-    """Draw one bar per model, with the best on top, and the best constant answer as a dashed line."""
+    """Draw one bar per model, with the best model on top, and the best constant answer as a dashed line."""
     scores = {name: model.scores for name, model in task.models.items()}
     scores = dict(sorted(scores.items(), key=lambda item: -item[1].measured[0] if item[1].n else 1.0))
     figure, ((axes,),) = style.panels(4.5, 0.3 * len(scores) + 0.1)

@@ -42,7 +42,7 @@ styled = matplotlib.rc_context(
 
 def panels(width: float, height: float, rows: int = 1, columns: int = 1, **grid: Any) -> tuple[Figure, Any]:
     """A figure and its array (rows, columns) of panels, which together fill `width` x `height` inches. Labels, legends
-    and titles are placed outside this area; `save` includes them in the image."""
+    and titles are placed outside this area, but `save` includes them in the image."""
     figure = Figure(figsize=(width, height))
     grid = {"left": 0, "right": 1, "bottom": 0, "top": 1, **grid}
     return figure, figure.subplots(rows, columns, squeeze=False, gridspec_kw=grid)
@@ -74,7 +74,8 @@ def short_names(names: Sequence[str], most: int = 48) -> dict[str, str]:
 
 
 def error_bars(middle: Sequence[float], intervals: Sequence[tuple[float, float]]) -> list[list[float]]:
-    """Distances to the lower and upper ends of the intervals, clipped at 0 because of rounding errors."""
+    """Distances from the values to the lower and upper ends of their intervals, clipped at 0 because of rounding
+    errors."""
     lower = [max(0.0, each - low) for each, (low, _) in zip(middle, intervals, strict=True)]
     upper = [max(0.0, high - each) for each, (_, high) in zip(middle, intervals, strict=True)]
     return [lower, upper]

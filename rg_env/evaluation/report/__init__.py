@@ -97,7 +97,7 @@ def render(page: Page) -> str:
 
 
 def as_script_data(values: Any) -> str:
-    """JSON for `<script type="application/json">`. It is ASCII with `<`, `>` and `&` escaped, so that text cannot end
+    """JSON for `<script type="application/json">`. It is ASCII with `<`, `>` and `&` escaped so that text cannot end
     the script, start a comment or form an entity. Parsing the JSON returns the original values."""
     text = json.dumps(values, allow_nan=False, separators=(",", ":"), default=_as_dict)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

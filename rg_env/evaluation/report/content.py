@@ -36,7 +36,7 @@ _CHARTS = {
 """Metrics and their labels, by chart title."""
 _ABOUT_MEANS = "Means with 95% intervals, clustered by question."
 Estimate = tuple[float, float | None, float | None]
-"""A value and the two ends of its 95% interval, which are None if the interval is unknown."""
+"""A value and the two ends of its 95% interval (both None if the interval is unknown)."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Page:
         """Add at most `limit` rollouts with at most `characters` characters. Either all of a question's answers are
         included or none.
 
-        Questions are chosen in hash order, so that the choice is not biased by their content.
+        Questions are chosen in hash order so that their content does not bias the choice.
 
         Args:
             records: rollouts with the additional fields "source" ("training" or "evaluation"), "variant" (the model or

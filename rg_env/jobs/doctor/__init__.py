@@ -1,4 +1,4 @@
-"""`rg-env doctor`, which checks that a training run can start on this machine. Every problem is reported with a fix.
+"""`rg-env doctor`: check that a training run can start on this machine. Every problem is reported with a fix.
 
     for check in diagnose(PlannedRun(load_train_config("configs/train/tiny.yaml", []))):
         print(check.line())
@@ -7,8 +7,8 @@ The doctor does not train. It downloads only a model's configuration and tokeniz
 checks that access tokens exist, but never shows them. "failed" means that the run would not start. A missing `train`
 extra is a failure only if options or a config describe a run, because the environment itself does not need it.
 
-Importing this module is cheap, because modules that need torch are imported only after a subprocess has shown that
-torch works.
+Importing this module is cheap because modules that need torch are imported only after a subprocess has shown that torch
+works.
 """
 
 import os
@@ -79,7 +79,7 @@ def diagnose(planned: PlannedRun) -> Iterator[Check]:
 
 
 def _run(name: str, check: Callable[..., Check], *arguments: Any) -> Check:
-    """Run a check. An error becomes a warning, so that it does not hide the other checks."""
+    """Run a check. An error becomes a warning so that the other checks can still be reported."""
     try:
         found = check(*arguments)
     except Exception as error:

@@ -83,8 +83,8 @@ class PlannedRun:
 
     @property
     def zero3(self) -> bool:
-        """Whether processes shard the model's state as in `configs/zero3.yaml`. This requires a server because the
-        embedded engine cannot generate from shards."""
+        """Whether processes shard the model's state, as configured in `configs/zero3.yaml`. This requires a server
+        because the embedded engine cannot generate from shards."""
         return self.uses_vllm and self.processes > 1
 
     @property
@@ -109,10 +109,10 @@ class Check:
     finding: str
     fix: str = ""
     value: Any = None
-    """What the check found out about the run, for other checks."""
+    """What the check found out about the run, for use by other checks."""
 
     def line(self) -> str:
-        """Format the check as one line, even if an error's text has several."""
+        """Format the check as one line, even if an error's text has several lines."""
         text = f"{self.finding}; fix: {self.fix}" if self.fix else self.finding
         return f"{self.status:<8} {self.name:<13} {' '.join(text.split())}"
 
@@ -270,7 +270,7 @@ def check_gpus(gpus: Gpus, planned: PlannedRun) -> Check:
 
 
 def check_trainer(gpus: Gpus, planned: PlannedRun) -> Check:
-    """Check that the trainer can be imported, with torch, transformers, accelerate and their dependencies."""
+    """Check that the trainer can be imported, along with torch, transformers, accelerate and their dependencies."""
     install = how_to_install("train")
     if not gpus.torch and "No module named 'torch'" not in gpus.torch_problem:
         return Check("failed", f"torch cannot be imported: {gpus.torch_problem}", f"reinstall it: {install}")
@@ -343,7 +343,7 @@ def check_server(planned: PlannedRun, model: str | None, tokens: int) -> Check:
 
 
 def check_open_files(connections: int, limits: tuple[int, int]) -> Check:
-    """Check the soft and hard limits on open files, for a run with `connections` to a server."""
+    """Check the soft and hard limits on open files, for a run with `connections` connections to a server."""
     soft, hard = (2**63 if limit == resource.RLIM_INFINITY else limit for limit in limits)
     need = _SPARE_FILES + connections
     if soft >= need:
@@ -365,7 +365,7 @@ def check_shared_memory(size: int) -> Check:
 
 
 def check_port(port: int) -> Check:
-    """Check that the processes' rendezvous port is free."""
+    """Check that the rendezvous port for the training processes is free."""
     if taken := port_problem(port):
         fix = "on several nodes, use another --main_process_port; on one node, any free port (--main-process-port 0)"
         return Check("warning", f"port {port}: {taken}", fix)
