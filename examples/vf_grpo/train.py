@@ -8,7 +8,7 @@ time. In two terminals, from the root of a clone, on a Linux machine with four N
     CUDA_VISIBLE_DEVICES=1,2,3 uv run --project examples/vf_grpo --extra vllm accelerate launch \\
         --config-file configs/zero3.yaml --num-processes 3 examples/vf_grpo/train.py --model Qwen/Qwen2.5-1.5B-Instruct
 
-Restart the server before each run, because the trainer assumes that the server has the model's initial weights.
+Restart the server before each run because the trainer assumes that the server has the model's initial weights.
 """
 
 import argparse

@@ -27,11 +27,11 @@ class Machine:
     programs: Path
     """Folder with the Python environment's executables."""
     misfit: str | None = None
-    """Reason why the installed transformers does not work with the installed vLLM, or None if it does."""
+    """Reason the installed transformers does not work with the installed vLLM, or None if it does."""
 
     @classmethod
     def here(cls) -> "Machine":
-        # The path is not resolved, because python is a symbolic link in a virtual environment.
+        # The path is left unresolved because python is a symbolic link in a virtual environment.
         programs = Path(sys.executable).parent
         if programs.is_relative_to(Path.cwd()):
             programs = programs.relative_to(Path.cwd())
@@ -73,7 +73,7 @@ def machine_gpus() -> tuple[str, ...]:
 
 
 def port_problem(port: int) -> str | None:
-    """Reason why this machine cannot listen on `port`, or None if it can."""
+    """Reason this machine cannot listen on `port`, or None if it can."""
     try:
         socket.create_server(("127.0.0.1", port)).close()
     except OSError as error:
@@ -86,7 +86,7 @@ def _vllm_package() -> str | None:
 
 
 def transformers_misfit() -> str | None:
-    """Reason why the installed transformers violates vLLM's requirements, or None if it does not."""
+    """Reason the installed transformers violates vLLM's requirements, or None if it does not."""
     from packaging.requirements import Requirement
 
     package = _vllm_package()

@@ -49,7 +49,7 @@ def load_policy(model: str | None = None, *, attention: Attention = "auto", dtyp
             PyTorch's SDPA otherwise.
         dtype: dtype of the weights. "auto" selects float32 so that AdamW's small updates are not rounded away (if the
             training argument `bf16` is True, computation is still in bfloat16). With ZeRO-3 and bf16, "auto" selects
-            bfloat16, because ZeRO keeps its own float32 copies. "bfloat16" is for LoRA, where it halves the memory
+            bfloat16 because ZeRO keeps its own float32 copies. "bfloat16" is for LoRA, where it halves the memory
             needed for the frozen weights (PEFT keeps the adapters in float32), and for `optim="adamw_offload"`.
 
     Raises:
@@ -104,7 +104,7 @@ def _is_zero3() -> bool:
 
 
 def flash_attention_problem(dtype: torch.dtype) -> str | None:
-    """Reason why flash-attn cannot be used with weights of `dtype`, or None if it can."""
+    """Reason flash-attn cannot be used with weights of `dtype`, or None if it can."""
     if dtype not in (torch.bfloat16, torch.float16):
         return f"flash-attn requires half precision, but the weights are {str(dtype).removeprefix('torch.')}"
     if not torch.cuda.is_available():

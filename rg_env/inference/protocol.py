@@ -1,5 +1,5 @@
-"""The interface of all engines (embedded, vLLM): token ids in, token ids out. `PromptEncoder` converts prompts to
-token ids, and completions to text. This module does not import torch.
+"""The interface that all engines (embedded, vLLM) implement: token ids in, token ids out. `PromptEncoder` converts
+prompts to token ids, and completions to text. This module does not import torch.
 """
 
 import json

@@ -199,7 +199,7 @@ class Curriculum:
         return {"config": self.config.model_dump(mode="json"), "seed": self.seed, "options": options}
 
     def check(self) -> None:
-        """Generate the first questions of each task, so that errors are reported before training begins.
+        """Generate each task's first questions so that errors are reported before training begins.
 
         Raises:
             InputError, GenerationError: a task has no questions.

@@ -1,8 +1,8 @@
 """Uploads of a run to the Hugging Face Hub (`hub:` in its config), during and after training.
 
-Each upload runs `rg-env push` in a child process, so that training never waits for the network. A failed upload does
-not end a run. Instead, a one-line message gives the command that completes the upload. During training, a hard-linked
-copy of the run is uploaded, because checkpoints may be deleted and metrics appended in the meantime.
+Each upload runs `rg-env push` in a child process, so training never waits for the network. A failed upload does not end
+a run. Instead, a one-line message gives the command that completes the upload. During training, a hard-linked copy of
+the run is uploaded because checkpoints may be deleted and metrics appended in the meantime.
 """
 
 import atexit
@@ -25,7 +25,7 @@ from rg_env.training.preflight import check_hub
 FINISH_TIMEOUT_S = 3600.0
 """Timeout for an upload after training, in seconds."""
 _GRACE_S = 10.0
-"""Number of seconds that a terminated upload has to remove its exported files before it is killed."""
+"""Seconds allowed for a terminated upload to remove its exported files before it is killed."""
 _WORKSPACE = ".hub-upload"
 """Subfolder of the run's folder, with a copy of the run and the output of the current upload."""
 
@@ -59,7 +59,8 @@ class Uploads(TrainerCallback):
             self._due = state.global_step
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Start an upload if one is due. This is not done in `on_save`, because the step's evaluation comes later."""
+        """Start an upload if one is due. This cannot be done in `on_save`, because the step's evaluation comes
+        later."""
         if self._process and self._process.code is not None:
             self._report()
         if self._due is None:

@@ -26,7 +26,7 @@ from rg_env.training.collectives import on_main
 from rg_env.training.config.schema import MonitorsConfig
 
 _HUGE = 1e30
-"""Maximum magnitude of values, so that their squares are finite."""
+"""Maximum magnitude of values. It keeps their squares finite."""
 
 
 class History:
@@ -84,7 +84,7 @@ def rise(old: list[float], new: list[float]) -> float:
 TOO_EASY, TOO_HARD = 0.8, 0.2
 """Outside this range of accuracies, most groups of eight have only right or only wrong answers."""
 KL_FLOOR, RATIO_FLOOR = 0.1, 10.0
-"""Minimum KL (in nats per token) and minimum ratio for a spike, because these metrics start near zero and one."""
+"""Minimum KL (in nats per token) and minimum ratio for a spike. These metrics start near zero and one."""
 _SURE, _NOISE = 3.0, 1.0
 """Numbers of standard errors. Above the first, a change in a mean counts as certain. Below the second, it counts as
 noise."""
@@ -178,7 +178,7 @@ def entropy_collapse(history: History, part: float) -> str | None:
 
 def reward_hacking(history: History, least: float) -> str | None:
     """The reward rises but accuracy does not. If accuracy falls, half the threshold is enough. The last window is
-    compared with the previous one and with the first one, because a policy can find an exploit quickly or slowly."""
+    compared with both the previous one and the first one because a policy can find an exploit quickly or slowly."""
     for before, when in ((history.earlier, "the previous window"), (history.first, "the start")):
         old, new, accuracy = before("reward"), history.recent("reward"), history.recent("accuracy")
         if not old or not before("accuracy") or not accuracy:
@@ -317,8 +317,8 @@ class MonitorCallback(TrainerCallback):
         """Number of the last record in which a rule's condition held, by rule."""
 
     def see(self, record: Mapping[str, Any]) -> list[Alarm]:
-        """Add a record of metrics and return the alarms that it raises. Records without a loss are ignored, because
-        they do not belong to a training step."""
+        """Add a record of metrics and return the alarms that it raises. Records without a loss are ignored because they
+        do not belong to a training step."""
         if "loss" not in record:
             return []
         history = self._history

@@ -4,7 +4,7 @@
     sampler.submit(3, rows, sampling)                  # in the background, with any engine except the embedded one
     rollouts = sampler.get(3)
 
-Training uses exactly the sampled tokens, because completions are never tokenized again.
+Training uses exactly the sampled tokens: completions are never tokenized again.
 
 The order of rows (`BatchOrder`) depends only on the seed and the batch number, so a run can resume at any step. Each
 epoch is a permutation, divided into batches of prompts. Rows left over after the last full batch are not used in that
@@ -174,8 +174,8 @@ class RolloutSampler:
 
     Args:
         engine: engine that generates the completions. If batches are sampled ahead and groups are replaced, two threads
-            can call its `generate` method at once. Only one thread scores at a time, so that reward functions need not
-            be thread-safe.
+            can call its `generate` method at once. Only one thread scores at a time, so reward functions need not be
+            thread-safe.
     """
 
     def __init__(self, env: Environment, engine: Engine, encoder: PromptEncoder) -> None:

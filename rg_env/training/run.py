@@ -111,7 +111,7 @@ class Recorder(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.evaluation.plan.after and not self._interruption.happened:
             if state.global_step > self._first:
-                # Saved now, so that a run killed during its last evaluation can be resumed.
+                # Save now so that a run killed during its last evaluation can be resumed.
                 self.trainer.save_checkpoint()
             self.evaluate(state.global_step)
 
@@ -225,7 +225,7 @@ def train(
     trackers = Trackers(trainer, logging, folder.path)
     recorder.on_examples = trackers.completions
     callbacks = trainer.callbacks
-    # Monitors run before the recorder and the trackers, because alarms are part of a step's metrics.
+    # Monitors run before the recorder and the trackers because alarms are part of a step's metrics.
     others = [each for each in callbacks if not isinstance(each, MonitorCallback)]
     trainer.callbacks = [*others, watch, recorder, uploads, trackers, interruption]
     start = time.monotonic()
@@ -391,8 +391,7 @@ def _resolved(evaluation: FixedEvaluation, settings: dict[str, Any]) -> dict[str
 
 
 TOGETHER_S = 1.0
-"""Seconds within which different signals count as a single request, because a closed terminal or a scheduler may send
-two."""
+"""Seconds within which different signals count as a single request. A closed terminal or a scheduler may send two."""
 
 
 class _Interruption(TrainerCallback):

@@ -6,7 +6,7 @@ an optimizer step, gather weights for a checkpoint or a server, and save the opt
 accelerate, torch and deepspeed are used.
 
 A step with a non-finite loss or gradient is skipped, and the weights, optimizer state and learning rate stay unchanged.
-`StepGuard` reports and counts skipped steps. Three in a row end the run. All processes skip together, because a
+`StepGuard` reports and counts skipped steps. Three in a row end the run. All processes skip together because a
 non-finite value on one process makes the shared gradient non-finite on all. DeepSpeed's ZeRO optimizers and the fp16
 loss scaler skip such steps themselves. The scaler does this to find its scale, so the steps it skips count toward the
 three in a row only if the loss itself is not finite.
@@ -89,7 +89,7 @@ class DataParallel:
         return self._model, self._optimizer
 
     def prepare_reference(self, model: Any) -> Any:
-        """Distribute a second model, which is not trained, in the same way."""
+        """Distribute a second model in the same way, without training it."""
         return self._accelerator.prepare_model(model, evaluation_mode=True)
 
     def step(self, loss_of: LossOf, parts: list[Any], rates: Sequence[float], updating: Updating) -> StepResult:
@@ -217,7 +217,7 @@ class Zero(DataParallel):
 
         writer.save = attempt
         try:
-            # With LoRA, the frozen base model is left out, because a resumed run loads it from its original location.
+            # With LoRA, the frozen base model is left out because a resumed run loads it from its original location.
             lora = hasattr(self._model.module, "peft_config")
             self._model.save_checkpoint(str(folder), exclude_frozen_parameters=lora)
         finally:
@@ -233,7 +233,7 @@ class FullySharded(DataParallel):
     """FSDP2 with torch's `fully_shard`. Each layer's weights, gradients and optimizer state are sharded over all
     processes.
 
-    The model is sharded by torch directly, because accelerate silently ignores FSDP on CPUs.
+    The model is sharded by torch directly because accelerate silently ignores FSDP on CPUs.
     """
 
     sharding: Sharding = "fsdp2"

@@ -493,7 +493,7 @@ def make_accelerator(args: GRPOConfig) -> Accelerator:
         return Accelerator(
             cpu=bool(args.use_cpu) and not deepspeed,  # with cpu=True, accelerate ignores DeepSpeed
             mixed_precision=precision,
-            # A plugin is used, because a variable that `accelerate launch` sets would override a plain number.
+            # A plugin is used because a variable that `accelerate launch` sets would override a plain number.
             gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=args.accumulation(state.num_processes)),
         )
     except ValueError as error:

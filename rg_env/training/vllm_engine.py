@@ -35,7 +35,7 @@ T = TypeVar("T")
 RETRIES = 4
 """Number of retries, with growing pauses, after a transient request failure (connection, timeout, 5xx)."""
 PROOF_TOKENS = 64
-"""Maximum number of tokens in the probe prompt, whose log-probabilities are compared."""
+"""Maximum number of tokens in the probe prompt. Their log-probabilities are compared."""
 TOLERANCE = {torch.float32: 0.01, torch.bfloat16: 0.15, torch.float16: 0.05}
 """Largest mean absolute difference between log-probabilities that rounding can explain, by the server's data type."""
 
@@ -226,7 +226,7 @@ def model_logprobs(model: Any, ids: list[int], device: torch.device) -> torch.Te
 
 def _held(server: VllmServer) -> IO[str]:
     """Acquire the lock that lets only one trainer on this machine use a server. The lock is released when the process
-    that holds it ends, for whatever reason."""
+    that holds it ends for any reason."""
     path = Path(tempfile.gettempdir()) / f"rg-env-{os.getuid()}-{server.host}-{server.port}.lock".replace(":", "_")
     lock = path.open("a+")
     try:

@@ -3,8 +3,8 @@
 
 All processes of the trainer gather sharded weights together (`Weights`), and the main process sends them.
 
-With LoRA, the merged weights of adapted layers (base + update) are sent. Merging is done on a copy, because merging and
-unmerging the model itself would leave rounding errors. Tied weights are sent under each name, because vLLM silently
+With LoRA, the merged weights of adapted layers (base + update) are sent. Merging is done on a copy because merging and
+unmerging the model itself would leave rounding errors. Tied weights are sent under each name because vLLM silently
 keeps the old LM head if it receives only the embedding.
 """
 
@@ -96,7 +96,7 @@ def _merged(base: nn.Parameter, layer: Any, whole: Callable[[Any], torch.Tensor]
 
 
 def unmergeable(model: Any) -> str | None:
-    """The reason why `sources` cannot represent `model`, or None if it can."""
+    """The reason `sources` cannot represent `model`, or None if it can."""
     if any(not p.is_floating_point() for p in model.parameters()):
         return "the weights of the base model are quantized; load it unquantized"
     for config in getattr(model, "peft_config", {}).values():
@@ -331,7 +331,7 @@ class NcclTransfer:
 def open_transfer(
     server: VllmServer, info: ServerInfo, weights: Weights, timeout_s: float
 ) -> SharedMemoryTransfer | NcclTransfer:
-    """A transfer that uses the server's backend. Shared memory is tried first, because a server with another backend
+    """A transfer that uses the server's backend. Shared memory is tried first because a server with another backend
     rejects the request immediately.
 
     Raises:

@@ -153,7 +153,7 @@ class EmbeddedEngine(Engine):
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        # The next generator is created from the seed, so that every caller gets the same random numbers.
+        # The next generator is created from the seed so that every caller gets the same random numbers.
         of_training, self._generator = self._generator, None
         try:
             yield
@@ -196,14 +196,14 @@ class EmbeddedEngine(Engine):
 
         with decoding_attention(self.config) as fast:
             logits = self._forward(ids, valid, valid.cumsum(1) - 1, cache, fast)
-            cache.select(rows)  # the shared prompts are repeated for each completion
+            cache.select(rows)  # repeats the shared prompts for each completion
             logits, valid = logits[rows], valid[rows]
             position = valid.sum(1)
             valid = torch.cat([valid, valid.new_ones(len(jobs), longest)], dim=1)
             sampler = Sampler(jobs, logits.shape[1], device, self.generator)
             ends = torch.tensor(sorted(self.end_ids), device=device)
             limits = torch.tensor(rooms, device=device)
-            # Results stay on the device until the end, because copying them at each step would stall an accelerator.
+            # Results stay on the device until the end because copying them at each step would stall an accelerator.
             all_ids = ids.new_zeros(len(jobs), longest)
             all_logprobs = logits.new_zeros(len(jobs), longest, dtype=torch.float32)
             lengths = torch.zeros(len(jobs), dtype=torch.long, device=device)
@@ -283,7 +283,7 @@ class Sampler:
         seeds = {row: job.seed for row, job in enumerate(jobs) if job.seed is not None}
         self.own = {row: torch.Generator().manual_seed(seed) for row, seed in seeds.items()}
         settings = [job.sampling for job in jobs]
-        # The most common case, temperature 1 without truncation, needs no computation.
+        # The most common case (temperature 1 without truncation) needs no computation.
         used = {
             ("temperature",): any(each.temperature != 1 for each in settings),
             _TRUNCATION: any(each.top_k > 0 or each.top_p < 1 or each.min_p > 0 for each in settings),

@@ -92,7 +92,7 @@ AttentionMaskInterface.register(_GROUPED, sdpa_mask)
 
 
 def attends_everything(config: PretrainedConfig) -> bool:
-    """Whether every layer uses full causal attention, so that all layers can share one mask."""
+    """Whether every layer uses full causal attention, which allows all layers to share one mask."""
     if hasattr(config, "layers_block_type"):  # models with Mamba layers (Jamba, Bamba) ignore masks
         return False
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])

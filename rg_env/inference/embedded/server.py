@@ -3,7 +3,7 @@
     rg-env serve --model outputs/my-run/checkpoint-25 --port 8000
     OpenAI(base_url="http://127.0.0.1:8000/v1", api_key="EMPTY").chat.completions.create(model=..., messages=[...])
 
-The server listens only on the loopback address, because it has no API keys, rate limits or user isolation. Requests use
+The server listens only on the loopback address because it has no API keys, rate limits or user isolation. Requests use
 the JSON format of `/v1/chat/completions` and `/v1/completions`, with vLLM's extensions. Unsupported fields are rejected
 with `BadRequest` (HTTP 400) rather than ignored. Requests that arrive together are processed as one batch.
 """
@@ -236,7 +236,7 @@ class ChatRequest(Request):
     """OpenAI's newer name for `max_tokens`."""
     logprobs: bool = False
     return_tokens_as_token_ids: bool = False
-    """vLLM extension: `logprobs` reports tokens as "token_id:N", because different tokens can have the same text."""
+    """vLLM extension: `logprobs` reports tokens as "token_id:N" because different tokens can have the same text."""
     top_logprobs: Literal[0] = 0
     tools: list[JsonValue] = Field([], max_length=0)
     tool_choice: Literal["none", "auto"] = "none"
@@ -465,7 +465,7 @@ class Api:
                 yield _event({**head, "choices": [], "usage": request.usage(choices)})
             yield "data: [DONE]\n\n"
         finally:
-            is_read = False  # drop the jobs of a disconnected client
+            is_read = False  # drop a disconnected client's jobs
 
 
 def _job(request: Request, choice: Choice, send: Callable[[Choice], bool] = lambda _: True) -> Job:

@@ -68,8 +68,8 @@ class SharedMemoryEngine(WeightTransferEngine[SharedMemoryInitInfo, SharedMemory
         self._copy_pending()
 
     def _copy_pending(self) -> None:
-        """Copy the tensors that vLLM keeps until the rest of their layer arrives, because the shared memory is
-        overwritten before then."""
+        """Copy the tensors that vLLM keeps until the rest of their layer arrives. The shared memory is overwritten
+        before then."""
         from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
         assert self._memory is not None

@@ -103,7 +103,7 @@ class VllmServer:
             time.sleep(min(POLL_S, max(0.05, deadline - time.monotonic())))
 
     def health_problem(self, timeout_s: float) -> str | None:
-        """Reason why the server is not healthy, or None if it is."""
+        """Reason the server is not healthy, or None if it is."""
         import httpx  # imported here, because the embedded engine does not need an HTTP client
 
         try:

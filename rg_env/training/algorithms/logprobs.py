@@ -1,6 +1,6 @@
 """Log-probabilities of completions under the model being trained, with gradients.
 
-Much of a GRPO batch is repeated text, because each prompt occurs once per completion. Here, all completions of a prompt
+Much of a GRPO batch is repeated text because each prompt occurs once per completion. Here, all completions of a prompt
 share one copy of it, in a single sequence: `[prompt | completion | completion | ...]`. Each completion keeps the
 positions that it would have on its own, and a mask lets it attend only to the prompt and to itself (Liu et al., 2025,
 "Prefix Grouper", arXiv:2506.05433). The log-probabilities and gradients equal those of separate rows, but far fewer
@@ -83,7 +83,7 @@ def _head_replaced(
         enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
 
         def part(rows: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-            # Autocast's weight cache is off, because the chunks' gradients would otherwise be accumulated in bf16.
+            # Autocast's weight cache is off. Otherwise, the chunks' gradients would be accumulated in bf16.
             with torch.autocast(device, enabled=enabled, dtype=dtype, cache_enabled=False):
                 logits = logits_of(rows)
             return _log_softmax(_processed(causal, logits), tokens, temperature, entropy)
@@ -116,7 +116,7 @@ def _log_softmax(logits: torch.Tensor, tokens: torch.Tensor, temperature: float,
     if not entropy:
         return -torch.nn.functional.cross_entropy(logits, tokens, reduction="none")[:, None]
     logps = logits.log_softmax(-1)
-    # The values are clamped, because 0 times minus infinity is NaN.
+    # The values are clamped because 0 times minus infinity is NaN.
     entropies = -(logps.exp() * logps.clamp(min=torch.finfo(logps.dtype).min)).sum(-1)
     return torch.stack([logps.gather(1, tokens[:, None])[:, 0], entropies], dim=1)
 
@@ -142,7 +142,7 @@ _COMPLETION_PER_PROMPT = 4
 """Maximum number of completion tokens in a pack per prompt token. Attention's cost grows with the square of a pack's
 length."""
 _FIXED_COST_ROWS = 8
-"""Minimum number of completions in a pass before shorter ones start a new pass, because each pass has a fixed cost."""
+"""Minimum number of completions in a pass before shorter ones start a new pass, which has a fixed cost."""
 _SIMILAR = 0.75
 """Minimum length of a pack, as a fraction of the longest pack in its pass. Packs are padded to the longest one."""
 
@@ -179,7 +179,7 @@ def completion_logps(
         logits_per_chunk: maximum number of logits in memory at once.
 
     Returns:
-        `(B, L - 1) float32`, which is 0 where the mask is 0. With `entropy`, the shape is `(2, B, L - 1)`, for the
+        `(B, L - 1) float32`, with 0 where the mask is 0. With `entropy`, the shape is `(2, B, L - 1)`, for the
         log-probabilities and the entropy of each token's distribution, in nats.
     """
     positions = torch.arange(loss_mask.shape[1], device=ids.device)

@@ -18,7 +18,7 @@ import torch
 Scale = Literal["group", "batch", "none"]
 
 _EQUAL = 1e-6
-"""Largest difference between rewards that count as equal. Sums of floats have rounding errors."""
+"""Rewards that differ by at most this much count as equal, because sums of floats have rounding errors."""
 _EPS = 1e-4
 
 
@@ -38,7 +38,7 @@ def group_advantages(rewards: torch.Tensor, num_generations: int, scale: Scale) 
       never answered correctly get no more weight than others (Liu et al., 2025, "Tricks or Traps?", arXiv:2508.08221)
     - "none": 1 (Liu et al., 2025, Dr. GRPO, arXiv:2503.20783)
 
-    Groups with equal rewards have advantage 0, so that rounding errors are not scaled up.
+    Groups with equal rewards have advantage 0, so rounding errors are not scaled up.
     """
     groups = rewards.float().view(-1, num_generations)
     advantages = groups - groups.mean(dim=1, keepdim=True)

@@ -67,8 +67,8 @@ class Objective:
 
     @torch.no_grad()
     def old_logps(self, tensors: dict[str, Any]) -> torch.Tensor | None:
-        """Log-probabilities before the first of several updates on a batch. None if there is only one update, because
-        the loss then computes them itself."""
+        """Log-probabilities before the first of several updates on a batch. None if there is only one update, in which
+        case the loss computes them itself."""
         if self._args.num_iterations == 1:
             return None
         rows = self._args.per_device_train_batch_size
@@ -91,7 +91,7 @@ class Objective:
 
         Without a KL term or an entropy bonus, a row's loss is proportional to its advantage. Rows with advantage 0
         (whole groups with equal rewards) then contribute nothing to the loss or the gradient. They are left out of the
-        forward and backward passes, but the loss's divisor still counts them. At least one row is kept, so that every
+        forward and backward passes, but the loss's divisor still counts them. At least one row is kept so that every
         rank runs the same number of passes.
         """
         args = self._args
@@ -156,5 +156,5 @@ class Objective:
 
 
 def _through_gradient(loss: torch.Tensor) -> torch.Tensor:
-    """Return `loss` unchanged. If it is not finite, all gradients also become non-finite, so that all ranks notice."""
+    """Return `loss` unchanged. If it is not finite, all gradients also become non-finite so that all ranks notice."""
     return loss * (1 + 0 * loss.detach())

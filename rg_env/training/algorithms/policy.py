@@ -29,7 +29,7 @@ LIGER = "liger_kernel.transformers.monkey_patch"
 
 
 def check_liger(args: GRPOConfig, device: torch.device) -> None:
-    """Raise an exception if `use_liger_kernel` is set but cannot work here, so that the run does not fail in its first
+    """Raise an exception if `use_liger_kernel` is set but cannot work here. Otherwise, the run would fail in its first
     step.
 
     Raises:
@@ -53,7 +53,7 @@ def check_liger(args: GRPOConfig, device: torch.device) -> None:
 def prepare_policy(model: Any, args: GRPOConfig, peft_config: Any) -> Any:
     """Return `model`, with new adapters if `peft_config` is given.
 
-    Dropout is turned off, because the log-probabilities in training must match those in sampling.
+    Dropout is turned off because the log-probabilities in training must match those in sampling.
     """
     if peft_config is not None:
         from peft import PeftModel, get_peft_model
@@ -115,7 +115,7 @@ class PreviousPolicy:
 
     @property
     def known(self) -> bool:
-        """Whether there is a previous policy, which is the case after the first update."""
+        """Whether there is a previous policy. True after the first update."""
         return bool(self._kept)
 
     def keep(self) -> None:

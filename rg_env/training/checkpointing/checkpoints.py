@@ -52,7 +52,7 @@ STATE = "trainer_state.json"
 ASIDE = "checkpoint.part"
 _READ = (".safetensors", ".pt", ".distcp")
 _READ_TOO = (CURRICULUM, "latest", ".metadata", "model.safetensors.index.json")
-"""Suffixes and names of the files that a resumed run reads and whose sizes are checked. The tokenizer, the scripts
+"""Suffixes and names of the files whose sizes are checked because a resumed run reads them. The tokenizer, the scripts
 added by DeepSpeed and `STATE` (whose size depends on the clock) are not included."""
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -352,7 +352,7 @@ def final_results(run: RunFolder, step: int) -> dict[str, Any] | None:
 
 
 def _damage(path: Path) -> str | None:
-    """The reason why a folder is not a complete checkpoint that is safe to load, or None if it is."""
+    """The reason a folder is not a complete checkpoint that is safe to load, or None if it is."""
     if not (path / FACTS).is_file():
         return f"{FACTS} is missing: pass the checkpoint-N folder of a run"
     try:

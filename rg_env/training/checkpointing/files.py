@@ -1,6 +1,6 @@
 """Inspect the weights in a folder through their safetensors headers.
 
-This module does not import torch, so that commands that publish or inspect a folder start quickly.
+This module does not import torch, so commands that publish or inspect a folder start quickly.
 """
 
 import json
@@ -67,14 +67,14 @@ def read_shapes(folder: Path, name: str) -> tuple[Shapes, str | None]:
 
 
 def weights_damage(folder: Path) -> str | None:
-    """The reason why `folder` does not have readable weights, or None if it does."""
+    """The reason `folder` does not have readable weights, or None if it does."""
     read = [read_shapes(folder, name) for name in (ADAPTER, WEIGHTS)]
     problem = next((problem for _, problem in read if problem), None)
     return problem or (None if any(shapes for shapes, _ in read) else f"it contains neither {WEIGHTS} nor {ADAPTER}")
 
 
 def weights_problem(folder: Path, model: Any) -> str | None:
-    """The reason why the files in `folder` are not the complete, unsharded weights of `model`, or None if they are.
+    """The reason the files in `folder` are not the complete, unsharded weights of `model`, or None if they are.
 
     For a model with an adapter, only the adapter's weights are required. Of several tied weights, one is enough.
     `model` may be sharded.

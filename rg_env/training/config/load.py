@@ -57,7 +57,7 @@ def checked_config(document: Document, *, processes: int | None = None) -> Train
 
 
 def _names(config: TrainConfig) -> Iterator[Problem]:
-    """Yield the problems caused by unknown names and by invalid options of known names. The config's imports run first,
+    """Yield the problems caused by unknown names and by invalid options of known names. The config's imports run first
     because they can register names."""
     if failed := [*parsing.problem_of(("imports",), lambda: import_user_code(config.imports))]:
         yield from failed

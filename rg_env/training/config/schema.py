@@ -205,7 +205,7 @@ class HubConfig(Section):
     private: bool = False
     """Whether a new repository is private."""
     optimizer_state: Literal["none", "full"] = "none"
-    """Whether to upload the optimizer state. "full" uploads it, so that training can be resumed from the repository.
+    """Whether to upload the optimizer state. "full" uploads it so that training can be resumed from the repository.
     "none" leaves it out."""
     every: Count = 0
     """Number of steps between checkpoint uploads during training. It must be a multiple of `output.save_every`. 0

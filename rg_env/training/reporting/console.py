@@ -53,7 +53,7 @@ class RunConsole:
     """
 
     def __init__(self, stream: TextIO, environ: Mapping[str, str] = os.environ):
-        if isinstance(stream, io.TextIOWrapper):  # characters that the stream's encoding lacks must not end the run
+        if isinstance(stream, io.TextIOWrapper):  # characters missing from the stream's encoding must not end the run
             stream.reconfigure(errors="replace")
         self._live = stream.isatty() and environ.get("TERM") not in (None, "", "dumb", "unknown")
         self._console = Console(
@@ -63,8 +63,7 @@ class RunConsole:
         self._shown = time.monotonic()
 
     def step(self, step: int, max_steps: int, metrics: dict[str, Any]) -> None:
-        """Show a step and those of its metrics that are in `FIGURES`. A step without `reward` reuses the last
-        rollouts."""
+        """Show a step and its metrics listed in `FIGURES`. A step without `reward` reuses the last rollouts."""
         reused = [] if "reward" in metrics else ["same rollouts"]
         figures = "  ".join(reused + [text.format(metrics[name]) for name, text in FIGURES.items() if name in metrics])
         if not self._live:
@@ -108,7 +107,7 @@ def _progress(console: Console) -> Progress:
         TimeRemainingColumn(),
         TextColumn("left", markup=False),
         console=console,
-        expand=True,  # the figures get the remaining width, and are cut off on a narrow terminal
+        expand=True,  # the figures get the remaining width and are cut off on a narrow terminal
         auto_refresh=False,  # avoids an additional thread during training
         redirect_stdout=ours,
         redirect_stderr=ours,
@@ -116,13 +115,13 @@ def _progress(console: Console) -> Progress:
 
 
 def spread(records: Sequence[Any], number: int) -> list[Any]:
-    """Select `number` evenly spaced records, because adjacent records answer the same question."""
+    """Select `number` evenly spaced records because adjacent records answer the same question."""
     number = min(number, len(records))
     return [records[i * len(records) // number] for i in range(number)]
 
 
 def shorten(text: str, length: int) -> str:
-    """Shorten `text` to `length` characters by cutting out the middle, because the answer is at the end."""
+    """Shorten `text` to `length` characters by cutting out the middle, so that the answer at the end remains."""
     if len(text) <= length:
         return text
     tail = (length - 3) // 2
@@ -165,7 +164,7 @@ def headline(evaluation: Results) -> str:
 
 
 def _measured(scores: Scores) -> str:
-    """The accuracy or, if it is not measured, the reward, as text."""
+    """The accuracy as text, or the reward if accuracy is not measured."""
     name = "reward" if scores.accuracy is None else "accuracy"
     return f"{name} {with_interval(getattr(scores, name) or 0.0, scores.intervals.get(name), 2)}"
 

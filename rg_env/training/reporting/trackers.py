@@ -2,11 +2,12 @@
 
 This module adds the following to accelerate's trackers:
 
-- If a tracker cannot be started, the run ends with a one-line error within a minute, before training. If a tracker
+- If a tracker cannot be started, the run ends with a one-line error within a minute, before training starts. If a
+tracker
   fails later, it is dropped with a one-line warning on standard error. metrics.jsonl still has all metrics.
 - Questions and completions shown on the console are sent to W&B and Trackio as tables.
 - Training metrics are logged under `train/`, and evaluation metrics keep their names (`eval/accuracy`).
-- Environment variables take precedence over the config, because they are the usual way to configure these trackers.
+- Environment variables take precedence over the config because they are the usual way to configure these trackers.
 - If the caller has opened a W&B run, it is used and left open.
 """
 
@@ -36,7 +37,7 @@ FOLDERS = ("tensorboard", "wandb")
 _WANDB = {
     "WANDB_CONSOLE": "off",  # otherwise, W&B would upload all console output, including progress and model output
     "WANDB_INIT_TIMEOUT": "60",  # seconds to wait for the server when a run starts
-    "WANDB_FINISH_TIMEOUT": "300",  # seconds to upload after the run, before the rest is left to `wandb sync`
+    "WANDB_FINISH_TIMEOUT": "300",  # seconds allowed for uploading after the run; the rest is left to `wandb sync`
 }
 
 
