@@ -59,8 +59,7 @@ class Uploads(TrainerCallback):
             self._due = state.global_step
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Start an upload if one is due. This cannot be done in `on_save`, because the step's evaluation comes
-        later."""
+        """Start an upload if one is due. This is not done in `on_save` because the step's evaluation comes later."""
         if self._process and self._process.code is not None:
             self._report()
         if self._due is None:

@@ -26,7 +26,7 @@ from rg_env.training.collectives import on_main
 from rg_env.training.config.schema import MonitorsConfig
 
 _HUGE = 1e30
-"""Maximum magnitude of values. It keeps their squares finite."""
+"""Maximum magnitude of values, which keeps their squares finite."""
 
 
 class History:

@@ -115,7 +115,7 @@ class PreviousPolicy:
 
     @property
     def known(self) -> bool:
-        """Whether there is a previous policy. True after the first update."""
+        """Whether there is a previous policy (True after the first update)."""
         return bool(self._kept)
 
     def keep(self) -> None:

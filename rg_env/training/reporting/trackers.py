@@ -3,8 +3,7 @@
 This module adds the following to accelerate's trackers:
 
 - If a tracker cannot be started, the run ends with a one-line error within a minute, before training starts. If a
-tracker
-  fails later, it is dropped with a one-line warning on standard error. metrics.jsonl still has all metrics.
+  tracker fails later, it is dropped with a one-line warning on standard error. metrics.jsonl still has all metrics.
 - Questions and completions shown on the console are sent to W&B and Trackio as tables.
 - Training metrics are logged under `train/`, and evaluation metrics keep their names (`eval/accuracy`).
 - Environment variables take precedence over the config because they are the usual way to configure these trackers.
