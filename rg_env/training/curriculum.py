@@ -5,13 +5,13 @@
     trainer = GRPOTrainer(model=model, env=env, args=args, processing_class=tokenizer, curriculum=curriculum)
 
 Each prompt of a curriculum task is replaced with a new question from that task at its current level. Other tasks, each
-task's share of the prompts, and the evaluation do not change. A level rises by `step` when the accuracy over the last
+task's share of the prompts, and the evaluation stay the same. A level rises by `step` when the accuracy over the last
 `window` prompts at that level is above `success_threshold`, and falls by `step` when that accuracy is below
 `failure_threshold`. Alternatively, levels follow a `schedule`. Each change of level resets the window.
 
 The available levels are those from 0 to `highest` that work in Reasoning Gym. If a change would lead to a level that
 does not work, the next working level in the same direction is used instead. If a level turns out to have no questions,
-it is dropped together with all levels above it, a message is printed, and the task returns to the level below. If no
+it is dropped together with all levels above it. A message is printed, and the task returns to the level below. If no
 lower level exists, the run ends.
 
 Task options come from the environment's tasks, the level and `gym` (the user's own options), in order of increasing
@@ -50,7 +50,7 @@ class QuestionPool:
 
     Args:
         name: name of the pool in console lines and errors.
-        build: generates the first n questions, always the same ones (`build_rows`).
+        build: generates the first n questions, which are always the same (`build_rows`).
         prepare: turns questions into training rows, leaving out those that are too long.
         end: number of distinct questions, if known from an earlier run. The search for more questions has a time
             limit, so this number can differ between machines, but a resumed run must repeat the sequence after the same

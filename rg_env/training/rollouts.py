@@ -76,7 +76,7 @@ class Rollouts:
         `sampler_logps (B, L - 1) float32` and `rewards (B,)`. `loss_mask` and `sampler_logps` correspond to
         `input_ids[:, 1:]`.
 
-        Every sampled token contributes to the loss, except those of the rollouts in `left_out`.
+        Every sampled token contributes to the loss, except in the rollouts in `left_out`.
         """
         ids, masks, logps = [], [], []
         for row, (prompt, rollout) in enumerate(zip(self.prompt_ids, self.rollouts, strict=True)):

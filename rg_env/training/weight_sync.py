@@ -1,7 +1,7 @@
 """Send the trained model's weights to a vLLM server, through vLLM's own routes. The server's backend is used, which is
 `nccl` (between GPUs) or `rg_env_shm` (through shared memory).
 
-All processes of the trainer gather sharded weights together (`Weights`), and the main process sends them.
+All trainer processes gather sharded weights together (`Weights`), and the main process sends them.
 
 With LoRA, the merged weights of adapted layers (base + update) are sent. Merging is done on a copy because merging and
 unmerging the model itself would leave rounding errors. Tied weights are sent under each name because vLLM silently

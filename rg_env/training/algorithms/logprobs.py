@@ -108,7 +108,7 @@ def _head_replaced(
 def _log_softmax(logits: torch.Tensor, tokens: torch.Tensor, temperature: float, entropy: bool) -> torch.Tensor:
     """Log-probabilities `(N, 1) float32` of `tokens (N,)` for `logits (N, V)`. With `entropy`, a second column has the
     entropy of each row."""
-    # The logits are converted before the softmax, because bf16 has only about two significant digits, and the loss
+    # The logits are converted before the softmax. In bf16, they have only about two significant digits, and the loss
     # depends on differences.
     logits = logits.float()
     if temperature != 1.0:

@@ -57,7 +57,8 @@ def safe_classes() -> list[Any]:
     # Registered under the names that they had up to torch 2.4.
     modules = ("", "api.", "placement_types.", "_dtensor_spec.")
     earlier = [(kind, f"torch.distributed._tensor.{module}{kind.__name__}") for kind in own for module in modules]
-    # DeepSpeed may not be installed, so its objects are read as inert placeholders, and the ZeRO stage as a number.
+    # DeepSpeed may not be installed, so its objects are read as inert placeholders and the ZeRO stage is read as a
+    # number.
     stand_ins = {name: type(name.rpartition(".")[2], (_Inert,), {}) for name in DEEPSPEED_TYPES}
     stand_ins["deepspeed.runtime.zero.config.ZeroStageEnum"] = _Stage
     named = ((kind, name) for name, kind in stand_ins.items())

@@ -126,8 +126,8 @@ def _lengths(found: Rollouts) -> dict[str, float]:
 
 def _forms(found: Rollouts, num_generations: int) -> dict[str, float]:
     """The fraction of completions with a well-formed answer and, if `think_format` is a reward, the fraction in its
-    format. Also the mean number of distinct answers per group, and the fraction of groups with more than one distinct
-    answer."""
+    format. The result also has the mean number of distinct answers per group and the fraction of groups with more than
+    one distinct answer."""
     if "status/wrong" not in found.scored[0].metrics:  # the rollouts were graded by another library's rubric
         return {}
     answers = [rollout.extraction.answer for rollout in found.rollouts]
