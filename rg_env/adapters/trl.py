@@ -8,8 +8,8 @@
     trainer = GRPOTrainer(model, env.reward_funcs, args, env.train_dataset, env.eval_dataset)
 
 Rows, prompts and rewards are the same as those of `ReasoningGym` with the same arguments. In addition to each reward,
-TRL logs `accuracy`, the accuracy of each task in a mixture, and the rate of each status (`status/wrong`, ...). Its
-completion table has a `status` column. If a reward raises an exception, the run ends with a `RewardError`.
+TRL logs the overall `accuracy`, the accuracy on each task in a mixture, and the rate of each status (`status/wrong`,
+...). Its completion table has a `status` column. If a reward raises an exception, the run ends with a `RewardError`.
 
 This module does not import trl, torch or verifiers. Without `reward_weights`, TRL gives every reward a weight of 1.
 TRL's experimental `AsyncGRPOTrainer` always does so because it does not support weights.
@@ -92,7 +92,7 @@ class RewardFunction:
         log_extra: LogExtra | None = None,
         **columns: Any,
     ) -> list[float]:
-        """The unweighted reward of each completion. The columns must include `info` and `answer`.
+        """The unweighted reward for each completion. The columns must include `info` and `answer`.
 
         Raises:
             RewardError: the reward raises an exception or returns a non-finite value.

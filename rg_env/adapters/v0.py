@@ -14,7 +14,8 @@ function called for a rollout scores the rollout and stores it in `state` for th
 the weighted sum. `watch(rubric)` wraps the functions of any rubric in place, and `raising_reward_errors()` re-raises
 the first error from one of them.
 
-`VerifiersEnvironment` lets `GRPOTrainer` train on the rows of a `vf.SingleTurnEnv`, scored by its rubric.
+`VerifiersEnvironment` lets `GRPOTrainer` train on the rows of a `vf.SingleTurnEnv`, whose rubric scores the
+completions.
 """
 
 import asyncio
@@ -258,7 +259,7 @@ _WATCHED = "_rg_env_watched"
 _FUNCTIONS = ("reward_funcs", "funcs")  # the attribute's names in Verifiers up to 0.1.6 and from 0.1.9 on
 _GROUP_PARAMETERS = {"states", "prompts", "completions", "answers", "tasks", "infos"}
 _errors: ContextVar[list[RewardError] | None] = ContextVar("reward_errors", default=None)
-"""Errors of watched functions. asyncio tasks and threads inherit the list."""
+"""Errors from watched functions. asyncio tasks and threads inherit the list."""
 
 
 @contextmanager
@@ -350,13 +351,13 @@ _HOOKS = ("rollout", "setup_state", "is_completed", "env_response", "get_prompt_
           "get_model_response", "render_completion")  # fmt: skip
 """Methods that an environment can override to customize rollouts. The trainer would not call them."""
 _ROW = "verifiers_row"
-"""Key of a row that holds the dataset's original row, for the rubric."""
+"""Key under which a row stores the dataset's original row, for the rubric."""
 _MONITORS = ("num_turns",)
 """Metrics that later releases compute themselves, using functions with weight 0. They would always be 1 here."""
 
 
 class VerifiersEnvironment(Environment):
-    """Rows and rewards of a `vf.SingleTurnEnv`, scored by its rubric.
+    """Rows of a `vf.SingleTurnEnv`, with rewards from its rubric.
 
     If a reward raises an exception or returns None, scoring raises a `RewardError`.
 

@@ -29,13 +29,13 @@ if not hasattr(vf.Taskset, "bounded"):
     raise MissingExtraError("training on v1 tasksets needs verifiers 0.4 or later (pip install -U verifiers)")
 
 _TASK = "verifiers_task"
-"""Key of a row that holds its task."""
+"""Key under which a row stores its task."""
 _HOOKS = ("setup", "finalize", "stage_verifier")
 """Task methods that run in a sandbox, before or after the model."""
 
 
 class TasksetEnvironment(Environment):
-    """Prompts, rewards and metrics of v1 tasksets.
+    """Prompts, rewards and metrics from v1 tasksets.
 
     If a reward or metric raises an exception, or returns None or a non-finite number, scoring raises a `RewardError`. A
     reward or metric named `accuracy` marks correct rollouts, for curricula and filters.

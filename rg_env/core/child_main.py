@@ -41,7 +41,7 @@ class ParentPipe:
 
     def send(self, value: Any) -> None:
         """Send a value. Raises `TypeError`, `ValueError` or `RecursionError` if JSON cannot represent it."""
-        # ASCII without line breaks, in which lone surrogates survive.
+        # ASCII without line breaks, which preserves lone surrogates.
         data = memoryview(json.dumps(value).encode() + b"\n")
         try:
             while data:

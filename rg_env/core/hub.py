@@ -1,7 +1,7 @@
 """Requests to publish on the Hugging Face Hub, and checks of its availability and of model, repository and branch
 names.
 
-Configs import this module, so it does not import huggingface_hub on import.
+Configs import this module, so importing it does not import huggingface_hub.
 """
 
 import re
@@ -27,7 +27,7 @@ class PushRequest:
     """A request to publish a model on the Hub."""
 
     path: Path
-    """Folder of a run (its last checkpoint is published), a checkpoint or a model."""
+    """Folder that contains a run (whose last checkpoint is published), a checkpoint or a model."""
     repo_id: str
     private: bool = False
     optimizer_state: OptimizerState = "none"

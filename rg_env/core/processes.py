@@ -51,7 +51,7 @@ _LAUNCHER_PREFIXES = ("RANK", "LOCAL_", "WORLD_SIZE", "MASTER_", "ACCELERATE_", 
 _BARE = ("PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH")
 
 
-# Distributed training, according to the launcher's environment variables (without torch)
+# Distributed training, as described by the launcher's environment variables (without torch)
 
 
 def world_size() -> int:

@@ -11,9 +11,9 @@ rewards.
 Rewards are weighted and summed. A reward is a named function of a rollout. It requests its inputs by parameter name.
 The available names are `rollout` (the whole `Rollout`, extracted and scored) and those that Verifiers uses: prompt,
 completion, answer (the gold answer), state, task, info and parser. Other parameters must have defaults, and can be set
-with `options`. A reward returns a number, by convention in [0, 1] and at most 1e100. It may be async. The rollouts of a
-batch are then scored concurrently, in an event loop on a background thread. This also works in a notebook, and keeps
-connections to judge models open.
+with `options`. A reward returns a number, which must be from -1e100 to 1e100 and by convention is in [0, 1]. It may be
+async. The rollouts of a batch are then scored concurrently, in an event loop on a background thread. This also works in
+a notebook, and keeps connections to judge models open.
 
 A rubric contains an environment's rewards and its metrics: accuracy, accuracy per task, and answer statuses. It grades
 the answers before it calls rewards:
@@ -126,7 +126,8 @@ def reward(name: Any) -> Any:
 def _register(name: str, function: _F) -> _F:
     check_signature(name, function)
     known = _REGISTRY.get(name)
-    # Running the same source again (such as a notebook cell) replaces a reward. Any other function is an error.
+    # Running the same source again (such as a notebook cell) replaces a reward. Any other function with the same name
+    # is an error.
     if known is not None and _origin(known) != _origin(function):
         raise InputError(f"reward {name!r} is already registered by {_origin(known)}: choose another name")
     _REGISTRY[name] = function

@@ -44,7 +44,7 @@ class Section(BaseModel):
     """Key that is set if plain text is given instead of a mapping, as in `model=tiny`. If it is empty, plain text is an
     error."""
     mistaken: ClassVar[Mapping[str, str]] = {}
-    """For a top-level schema: keys that only another kind of config has, with advice on what to do with such a config.
+    """For a top-level schema: keys found only in another kind of config, with advice on what to do with such a config.
     """
 
     def __init__(self, **values: Any) -> None:
@@ -392,7 +392,7 @@ class RewardConfig(Section):
     when: Literal["answered", "correct", "not_correct"] | None = None
     """Restricts the reward to one kind of completion: answered, correct or incorrect. Default: all completions."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Keyword arguments of the reward function."""
+    """Keyword arguments for the reward function."""
 
 
 def _weighted(value: Any) -> Any:

@@ -38,7 +38,7 @@ _SHARE = {"train": 1 - EVAL_SHARE, "eval": EVAL_SHARE}
 
 @dataclass(frozen=True)
 class Limits:
-    """Time limits for draws, and how draws are divided among processes. No limit changes which rows are drawn."""
+    """Time limits for draws, and settings for dividing draws among processes. No limit changes which rows are drawn."""
 
     draw_cpu_s: int = 60
     """CPU time limit per draw, in seconds. The first draw includes importing the task. A longer draw is an error,

@@ -114,7 +114,7 @@ class ItemStream:
 def item_seed(seed: int, index: int) -> int:
     """The library's seed for item `index` under the user's `seed`.
 
-    The library draws item i of seed s from Random(s + i). The user's seed is hashed so that neighboring seeds do not
+    For seed s, the library draws item i from Random(s + i). The user's seed is hashed so that neighboring seeds do not
     yield the same items. The result is below 2^32, the limit for seeds in numpy.
     """
     return (int.from_bytes(hashlib.sha256(f"rg_env:{seed}".encode()).digest()[:4]) >> 1) + index

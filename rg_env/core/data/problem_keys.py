@@ -37,8 +37,8 @@ Entry = Mapping[str, Any]
 
 _TABLES: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 ALIKE: dict[str, str] = _TABLES["alike"]
-"""Tasks that can pose the same problems as another task. They share its keys, so a mixture of both has a problem in
-only one split."""
+"""Tasks that can pose the same problems as another task. They share its keys, so in a mixture of both, each problem is
+in only one split."""
 WHOLE: dict[str, str] = _TABLES["whole"]
 """Tasks that use the whole question as the key, with the reason."""
 KEPT: dict[str, str] = _TABLES["kept"]

@@ -1,6 +1,6 @@
 """Assignment of problems to splits. The problem itself determines its split, so splits are disjoint by construction.
 
-Reasoning Gym draws item `i` of seed `s` from `Random(s + i)`. Seeds 1 and 2 therefore yield the same items shifted by
+For seed `s`, Reasoning Gym draws item `i` from `Random(s + i)`. Seeds 1 and 2 therefore yield the same items shifted by
 one, and small tasks repeat their questions under any seed. Many tasks also pose the same problem in several wordings,
 orders or layouts. Here, a hash of the problem decides the split (`core.data.problem_keys`). A fixed quarter of all
 problems is for evaluation, and the rest is for training. No choice of seeds, sizes, configs or mixtures can put a

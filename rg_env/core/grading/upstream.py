@@ -1,4 +1,4 @@
-"""The library's own score formulas, for comparison with published numbers, and the graders of the user's own tasks.
+"""The library's own score formulas, for comparison with published numbers, and the graders for the user's own tasks.
 They run in a worker process (`core.grading.workers`).
 
 For nine tasks, the library's graders execute the answer as code. For these tasks, this module parses the answer itself,

@@ -29,7 +29,7 @@ from rg_env.errors import InputError, unknown_name
 
 
 class TaskSpec(TaskOptions):
-    """One task of a mixture. Build it with `Mixture.parse`, which checks names and levels.
+    """One task in a mixture. Build it with `Mixture.parse`, which checks names and levels.
 
     `config` is in JSON form (dates as ISO text). It includes the options set by levels, which explicit options
     override.

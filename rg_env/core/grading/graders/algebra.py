@@ -1,4 +1,4 @@
-"""Graders for the algebra tasks, and the parser of expanded polynomials."""
+"""Graders for the algebra tasks, and a parser for expanded polynomials."""
 
 import importlib
 import re

@@ -57,8 +57,8 @@ _NEEDED_POINTS = 5
 """Number of points that must confirm an answer. It is lower than `_WANTED_POINTS` because `ln(x)` has half the domain
 of `1/x`."""
 _WIDEST = 1e-10
-"""Maximum radius, relative to the integrand, of the difference between derivative and integrand at a point that
-confirms.
+"""Maximum radius, relative to the integrand, of the difference between the derivative and the integrand at a point that
+confirms an answer.
 
 It must be well below 1e-8, the square root of the rounding error. A sawtooth such as `u = atan(tan(K*x))/K` has slope 1
 and values below `1/K`, so that `integrand*u` has nearly the wanted derivative. It is refuted until `1/K` is as small as

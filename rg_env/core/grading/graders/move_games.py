@@ -409,7 +409,7 @@ def quantum_lock(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _pressed(state: tuple[int, str], button: Mapping[str, Any]) -> tuple[int, str]:
-    """The number, and the color of the light, after a press."""
+    """The number and the color of the light after a press."""
     value, color = state
     if button["active_state"] in ("any", color):
         value = _OPERATIONS[button["type"]](value, button["value"])
