@@ -44,8 +44,8 @@ class TasksetEnvironment(Environment):
         train_taskset, eval_taskset: the tasks to train on and to evaluate on.
 
     Raises:
-        InputError: a taskset is infinite or empty, or contains a task that the trainer cannot run, because it needs
-            tools, several turns, a container or a sandbox, or because its prompt is not text.
+        InputError: a taskset is infinite or empty, or contains a task that the trainer cannot run: one that needs
+            tools, several turns, a container or a sandbox, or whose prompt is not text.
     """
 
     def __init__(self, train_taskset: vf.Taskset | None, eval_taskset: vf.Taskset | None = None) -> None:

@@ -32,8 +32,8 @@ from rg_env.core.text import shortened
 from rg_env.errors import InputError, UnknownNameError, unknown_name
 
 Row = Mapping[str, Any]
-"""A row: `prompt` (chat messages, or a text to continue), `answer` (gold answer, may be empty), `info`, and any other
-columns from the user."""
+"""A row: `prompt` (chat messages, or a text to continue), `answer` (the gold answer, which may be empty), `info`, and
+any other columns from the user."""
 
 
 @dataclass(frozen=True)

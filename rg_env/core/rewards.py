@@ -160,9 +160,10 @@ def check_signature(name: str, function: RewardFunction) -> None:
 def resolve_rewards(spec: object = None) -> list[WeightedReward]:
     """Resolve `spec` to weighted rewards. None means `DEFAULT_REWARDS`. Raises `InputError` if `spec` is invalid.
 
-    `spec` is a list of names, functions, (name or function, weight) pairs and mappings, or a mapping from name to
-    weight or to such a mapping. A mapping can have the keys `name`, `weight` (1 by default; 0 makes the reward a metric
-    only), `when` (a key of `GATES`) and `options` (values for the function's own parameters).
+    `spec` can be a list whose items are names, functions, (name or function, weight) pairs, or settings. It can also be
+    a mapping from each name to its weight or settings. Settings are a mapping that can have the keys `name`, `weight`
+    (1 by default; 0 makes the reward a metric only), `when` (a key of `GATES`) and `options` (values for the function's
+    own parameters).
     """
     if spec is None:
         spec = DEFAULT_REWARDS

@@ -7,10 +7,10 @@ the same rows.
 For the tasks in `BALANCED`, a constant answer would be right on up to 90% of the rows if the library's draws were used
 unchanged. In these tasks, a row with a frequent answer waits until other answers have caught up. In tasks with two
 answers, both are then equally frequent. In tasks with open-ended answers, no answer is right on more than one row in
-five. A row then takes between 1.0 (binary_alternation) and 1.5 (maze) draws. The exception is self_reference, with one
-in four, because its answer is 1, 2, 3 or 4 in 95% of the draws, and one in five would take 4.8 draws per row. Tasks are
-not balanced if the best constant answer is right on only about 20% of the rows (aiw, knight_swap), or no more often
-than a random guess (zebra_puzzles, with four names).
+five. A row then takes between 1.0 (binary_alternation) and 1.5 (maze) draws. The exception is self_reference, where the
+limit is one in four. Its answer is 1, 2, 3 or 4 in 95% of the draws, so a limit of one in five would take 4.8 draws per
+row. Tasks are not balanced if the best constant answer is right on only about 20% of the rows (aiw, knight_swap), or no
+more often than a random guess (zebra_puzzles, with four names).
 """
 
 import json

@@ -13,8 +13,8 @@ worker's call is retried once. The overhead of a call is 0.1 to 0.2 ms.
 
 Workers are confined. They have a minimal environment without API keys, and no output except their value. Memory, CPU
 time, file size (0), open files, processes and core dumps are limited. An empty, read-only folder serves as the home and
-working directory. An audit hook forbids writing, moving or deleting files, reading /proc, starting processes, signaling
-other processes, and using sockets.
+working directory. An audit hook forbids starting processes, signaling other processes, using sockets, reading /proc,
+and writing, moving or deleting files.
 
 This protects against accidents and model output, but not against a determined attacker, because it is **not a
 sandbox**. Python code can deliberately bypass the hook and then corrupt later calls in that worker. Other limitations:

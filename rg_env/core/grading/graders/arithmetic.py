@@ -297,8 +297,8 @@ def _elapsed(entry: Entry) -> timedelta:
 def _readings(text: str) -> list[timedelta]:
     """The durations that `text` may mean. Empty if it is not a duration.
 
-    There are two if the text starts with a minus sign and a number of days, because `-1 days, 22:00` means minus two
-    hours to the library and Python, and minus 46 hours to others.
+    There are two durations if the text starts with a minus sign and a number of days, because `-1 days, 22:00` means
+    minus two hours to the library and Python, and minus 46 hours to others.
     """
     text = " ".join(forms.plain_digits(text).casefold().split())
     match = _CLOCK.fullmatch(text) or _WORDS.fullmatch(text)

@@ -106,7 +106,7 @@ def propositional_logic(answer: str, entry: Entry, config: Config) -> float:
     Only a formula's meaning counts, so equivalent formulas get the same verdict if they can be parsed and use the
     question's variables. The library's grader accepts anything that follows and is neither a tautology nor a single
     variable, including the conjunction of the premises and, for two questions in three, `P ∨ Q`. Only questions with a
-    conclusion in at most two variables become rows (one draw in five; see `library_fixes.left_out`), and no variable or
+    conclusion in at most two variables become rows (one draw in five; see `library_fixes.left_out`). No variable or
     negated variable is a right answer to more than one row in six (see `core.data.selection`).
     """
     premises = Premises(entry["metadata"])

@@ -4,8 +4,8 @@ rules.
 A list with an illegal move is wrong, except in sokoban, where walking into a wall does nothing. The library does not
 store solutions to rush_hour and boxnet puzzles. `solve_rush_hour` and `solve_boxnet` find them.
 
-Rush hour: a vehicle never leaves its line (a row or column), so the state of the board is one number per vehicle: the
-position of its first cell on the line.
+Rush hour: a vehicle never leaves its line (a row or column), so the state of the board consists of the position of each
+vehicle's first cell on that vehicle's line.
 
 Boxnet: a plan is a list of steps. In a step, each agent can do one thing with a box that is in its square when the step
 starts. It can move the box to an adjacent square, or match it with a target of the same color in the same square.
