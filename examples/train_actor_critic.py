@@ -77,8 +77,8 @@ def forward(model, ids, mask):
 
 
 def judge(model, critic, ids, mask, rewards, options):
-    """Evaluate rollouts with the policy and critic that sampled them. Returns the log-probabilities, advantages and
-    returns, all `(B, L - 1) float32`, and the hidden states `(N, H)`.
+    """Evaluate rollouts with the policy that sampled them and the current critic. Returns the log-probabilities,
+    advantages and returns, all `(B, L - 1) float32`, and the hidden states `(N, H)`.
 
     Args:
         ids, mask: as for `forward`.

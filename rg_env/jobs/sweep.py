@@ -221,7 +221,7 @@ def _axis(word: str) -> tuple[str, list[Any]]:
     try:
         values = yaml12.load_word(f"[{text}\n]")  # a line break keeps a comment from swallowing the bracket
     except (ValueError, yaml.YAMLError) as error:
-        remedy = "leave no value empty, and quote text"
+        remedy = "write empty values as '' and put text in quotes"
         raise InputError(f"{option} is not a list of values ({one_line(error)}): {remedy}") from error
     seen = [_canonical(value) for value in values]
     if repeated := next((each for number, each in enumerate(seen) if each in seen[:number]), None):

@@ -103,7 +103,7 @@ class QuestionPool:
         too_long = f"of {len(new)} questions are longer than max_prompt_length"
         if not self._questions and not fitting:
             raise InputError(f"{self._name}: {len(new)} {too_long}: raise it")
-        # Print this only for the first questions that are left out.
+        # Print this only the first time that questions are left out.
         if len(fitting) < len(new) and len(self._questions) == len(self._known):
             self._say(f"{self._name}: {len(new) - len(fitting)} {too_long}, and are left out")
         self._known.update(row["question"] for row in new)

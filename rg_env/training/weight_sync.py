@@ -302,7 +302,7 @@ class SharedMemoryTransfer:
 
 
 class NcclTransfer:
-    """Transfer between GPUs, with the trainer's side of vLLM's `nccl` backend."""
+    """Weight transfer between GPUs, using the trainer's side of vLLM's `nccl` backend."""
 
     dtype = torch.bfloat16
 

@@ -16,7 +16,7 @@ NO_KERNELS = {"rope": False, "rms_norm": False, "cross_entropy": False}
 
 def test_liger_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy, "is_liger_kernel_available", lambda: False)
-    with pytest.raises(MissingExtraError, match="needs liger-kernel: `pip install"):
+    with pytest.raises(MissingExtraError, match="needs liger-kernel: run `pip install"):
         policy.check_liger(GRPOConfig(use_liger_kernel=True), torch.device("cuda"))
 
 

@@ -38,8 +38,8 @@ class Section(BaseModel):
     renamed: ClassVar[Mapping[str, str]] = {}
     """Keys from other releases and other tools, with their replacements."""
     other_sections: ClassVar[Sequence[str]] = ()
-    """For a top-level schema: the keys in `renamed` that are sections in other tools. The keys in these sections are
-    reported one by one."""
+    """For a top-level schema: the keys in `renamed` that are section names in other tools' configs. The keys in these
+    sections are reported one by one."""
     short: ClassVar[str] = ""
     """Key that is set if plain text is given instead of a mapping, as in `model=tiny`. If it is empty, plain text is an
     error."""

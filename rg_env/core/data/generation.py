@@ -50,8 +50,9 @@ class Limits:
     max_chunk: int = 1000
     """Maximum number of draws in one job."""
     worth_a_process_s: float = 1.0
-    """Seconds that a single process draws before processes start on the other cores, because starting each takes about
-    a second. Two processes share a walk only if the walk's remaining draws would take longer than this."""
+    """Seconds for which a single process draws before processes are started on the other cores, because each takes
+    about a second to start. Two processes share a walk only if the walk's remaining draws would take longer than
+    this."""
 
 
 @dataclass(frozen=True)

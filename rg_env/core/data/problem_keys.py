@@ -90,7 +90,7 @@ def numbered(text: Iterable[str]) -> list[int]:
 
 
 def _fields(entry: Entry, paths: str) -> tuple[Any, ...]:
-    """The form of the metadata fields in `paths` (separated by spaces), in that order.
+    """The values of the metadata fields listed in `paths` (separated by spaces), in that order.
 
     A dot selects a nested field (`puzzle.target`). A trailing `*` means that the order of the items does not matter
     (`numbers*`).

@@ -35,7 +35,7 @@ FILES = (".csv", ".json", ".jsonl", ".parquet")
 OWN_TASK = "own_task"
 """Key in a row's `info` for the data's name."""
 _TAKEN = ("all_tasks", "held_out", "status")
-"""Names with another meaning in results."""
+"""Names that already have a meaning in results."""
 _RELATIVE = "relative paths start at the working directory"
 _DEFECTS_SHOWN = 10
 _Located = tuple[str, Any]
@@ -311,7 +311,7 @@ def _csv_rows(lines: list[str], name: str) -> Iterator[_Located]:
 
 
 def _json_rows(lines: list[str], name: str) -> Iterable[_Located]:
-    """Rows of JSON Lines, or of a JSON list."""
+    """Rows from JSON Lines or a JSON list."""
     first = next((line for line in lines if line.strip()), "")
     if first.lstrip().startswith("["):
         if isinstance(rows := _json("".join(lines), name, 1), InputError):

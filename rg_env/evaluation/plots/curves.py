@@ -85,7 +85,9 @@ def notes_on(curves: Sequence[Curve]) -> list[str]:
             "accuracies are not comparable, because the runs were evaluated on different problems or in different ways"
         )
     if unknown := [curve.name for curve in measured if curve.asked is None]:
-        notes.append(f"no intervals and unknown problems, because eval_results is missing: {listed(unknown)}")
+        notes.append(
+            f"no intervals are shown and the problems are unknown, because eval_results is missing: {listed(unknown)}"
+        )
     return notes
 
 

@@ -42,7 +42,7 @@ def check_liger(args: GRPOConfig, device: torch.device) -> None:
         raise InputError(f"use_liger_kernel=True: Liger's kernels need a GPU, but this run is on {device.type}")
     if not is_liger_kernel_available():
         raise MissingExtraError(
-            f"use_liger_kernel=True needs liger-kernel: `{install_command('train')}`, or leave out use_liger_kernel"
+            f"use_liger_kernel=True needs liger-kernel: run `{install_command('train')}`, or leave out use_liger_kernel"
         )
     try:
         importlib.import_module(LIGER)

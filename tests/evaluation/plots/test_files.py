@@ -110,7 +110,9 @@ def test_runs_are_named_by_their_folders_and_ordered_by_their_numbers(rg_env: Ru
     assert code == 0
     assert shown(["4 runs", "mine", "lr=3e-05", "x/lr=0.0001", "y/lr=0.0001"]) == [
         "lr=3e-05", "mine", "x/lr=0.0001", "y/lr=0.0001", "4 runs"]  # fmt: skip
-    assert notes.startswith("note: no intervals and unknown problems, because eval_results is missing: ")
+    assert notes.startswith(
+        "note: no intervals are shown and the problems are unknown, because eval_results is missing: "
+    )
 
 
 def test_runs_that_were_not_evaluated_alike_are_labeled(rg_env: Run) -> None:

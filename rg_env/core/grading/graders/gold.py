@@ -72,8 +72,8 @@ def tsumego(entry: Entry, config: Config) -> str:
 
 
 def knight_swap(entry: Entry, config: Config) -> str:
-    """A solution if "No" is stored for a solvable puzzle. To make some puzzles impossible, the library forbids a move
-    without mentioning this in the question."""
+    """The stored answer, or a solution if "No" is stored for a solvable puzzle. To make some puzzles impossible, the
+    library forbids a move without mentioning this in the question."""
     metadata = entry["metadata"]
     if entry["answer"] != "No":
         return str(entry["answer"])
