@@ -42,7 +42,7 @@ def test_dates_in_a_config_become_text() -> None:
         ("leg_countin", "unknown task 'leg_countin': did you mean 'leg_counting'"),
         ("arithmetic_basic", "'basic_arithmetic'"),
         ("missing_letter", "not a Reasoning Gym task; .*'letter_counting'"),
-        ("composite", "pass a list of tasks"),
+        ("composite", "passing a list of tasks"),
         ({"name": "maze", "wieght": 1}, "task 'maze': wieght=1: unknown field 'wieght': did you mean 'weight'"),
         ({"name": "maze", "min_dist": 1}, "min_dist=1: is an option of the task; use config: {min_dist: VALUE}"),
         ({"name": "maze", "config": {"min_dit": 1}}, "option 'min_dit' of task 'maze': did you mean 'min_dist'"),
