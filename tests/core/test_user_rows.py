@@ -1,6 +1,7 @@
 """The user's own questions and answers: files of each kind, and every defect with its location."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -93,10 +94,8 @@ def test_all_defects_are_reported_at_once(tmp_path: Path) -> None:
         load_rows(str(file))
     head, *found = str(caught.value).splitlines()
     assert head.endswith("a.jsonl: 7 defects")  # a long path is shortened in the middle
-    places = [line.strip().removeprefix(f"{file}: ") for line in found]
-    assert [place[:10] for place in places] == [f"line {n} {word}" for n, word in ((1, "is"), (3, "is"))] or places
-    assert [place.split(" ")[1].rstrip(":") for place in places] == ["1", "2", "3", "4", "8"]
-    assert places[3].endswith("(and 2 more like it)")
+    assert [re.findall(r"line \d+", line)[0] for line in found] == ["line 1", "line 2", "line 3", "line 4", "line 8"]
+    assert found[3].endswith("(and 2 more like it)")
 
     file.write_text("\n".join(f"{number}" for number in range(15)))
     with pytest.raises(InputError, match=r"15 defects(?s:.*)but 9\n  and 5 more$"):
