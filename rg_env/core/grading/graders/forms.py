@@ -285,6 +285,8 @@ def literal(text: str) -> Any:
 
 def _literal(token: str, tokens: Iterator[str], depth: int) -> Any:
     """Read the value that starts with `token`."""
+    if token.isdigit() and token.isascii() and len(token) <= _MAX_DIGITS:  # most values in lists and grids
+        return int(token)
     if token in _WORDS:
         return _WORDS[token]
     if token in ("[", "(", "{"):
