@@ -1,10 +1,10 @@
-"""Effect of the curriculum in `configs/train/tiny_curriculum.yaml`: the same budget with and without it, over seeds.
+"""Measure the effect of the curriculum in `configs/train/tiny_curriculum.yaml` over several seeds.
 
     .venv/bin/python benchmarks/curriculum.py                # three seeds, six runs, about six minutes on two cores
 
-Both sides train the tiny policy for the same steps and are evaluated on the same questions, which have one to three
-animals. Prints the mean difference with its 95% confidence interval (Student's t over seeds), whether or not it is
-significant.
+The runs with and without the curriculum train the tiny policy for the same number of steps and are evaluated on the
+same questions, which have one to three animals. The script prints the mean difference with its 95% confidence interval
+(Student's t over seeds), whether or not the difference is significant.
 """
 
 import argparse
@@ -23,7 +23,7 @@ CONFIG = Path(__file__).parents[1] / "configs" / "train" / "tiny_curriculum.yaml
 
 
 def run(folder: Path, seed: int, steps: int, overrides: list[str]) -> list[dict[str, Any]]:
-    """The metrics of one run, one dict per line of its metrics file."""
+    """Train once and return the metrics, one dict per line of the run's metrics file."""
     command = [
         sys.executable, "-m", "rg_env.cli.main", "train", str(CONFIG), f"output.dir={folder}", f"seed={seed}",
         f"training.max_steps={steps}", "logging.examples_every=0", "splits.num_eval_examples=100",

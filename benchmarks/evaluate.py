@@ -1,7 +1,7 @@
-"""Overhead of `rg-env eval`, measured against a local endpoint with a fixed latency.
+"""Measure the overhead of `rg-env eval` with a local endpoint that has a fixed latency.
 
     .venv/bin/python benchmarks/evaluate.py                # throughput and CPU time per request
-    .venv/bin/python benchmarks/evaluate.py --memory       # also memory growth over 100,000 rollouts (minutes)
+    .venv/bin/python benchmarks/evaluate.py --memory       # instead, memory growth over 100,000 rollouts (minutes)
     .venv/bin/python benchmarks/evaluate.py --check        # exit code 1 if a target is missed
 
 The endpoint runs in its own process and answers every request after the same delay. The ideal throughput is therefore
@@ -76,7 +76,7 @@ def config_of(folder: Path, port: int, questions: int, times: int, concurrency: 
 
 
 def measured(config: EvalConfig, folder: Path) -> tuple[float, float, list[tuple[int, float]]]:
-    """Seconds, CPU seconds, and pairs (rollouts so far, peak memory in MB) over the course of the evaluation."""
+    """Evaluate, and return the seconds, CPU seconds, and pairs (rollouts so far, peak memory in MB) over time."""
     works = make_works(config, [draw(config, name) for name in config.names])
     memory: list[tuple[int, float]] = []
 
@@ -91,10 +91,10 @@ def measured(config: EvalConfig, folder: Path) -> tuple[float, float, list[tuple
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--latency", type=float, default=0.4, help="seconds per answer of the endpoint; default: 0.4")
+    parser.add_argument("--latency", type=float, default=0.4, help="latency of the endpoint in seconds; default: 0.4")
     parser.add_argument("--concurrency", type=int, default=64)
     parser.add_argument("--requests", type=int, default=6400, help="a multiple of 16")
-    parser.add_argument("--memory", action="store_true", help="100,000 rollouts from an endpoint without latency")
+    parser.add_argument("--memory", action="store_true", help="measure memory, with an endpoint without latency")
     parser.add_argument("--check", action="store_true", help="exit code 1 if a target is missed")
     options = parser.parse_args()
     here, there = multiprocessing.Pipe(duplex=False)
@@ -119,7 +119,7 @@ def report_throughput(folder: Path, port: int, options: argparse.Namespace) -> i
     share, each = ideal / seconds, 1000 * cpu / options.requests
     print(
         f"{options.requests} requests in {seconds:.2f} s (ideal: {ideal:.2f} s): {share:.3f} of the ideal "
-        f"throughput (target {LEAST_SHARE}); {each:.2f} ms of CPU per request (target {MOST_CPU_MS:g})"
+        f"throughput (target {LEAST_SHARE}); {each:.2f} ms of CPU time per request (target {MOST_CPU_MS:g})"
     )
     return int(options.check and (share < LEAST_SHARE or each > MOST_CPU_MS))
 
@@ -130,7 +130,7 @@ def report_memory(folder: Path, port: int, options: argparse.Namespace) -> int:
     for share in (0.01, 0.1, 0.5, 1.0):
         made, peak = next(each for each in memory if each[0] >= share * 99_000)
         print(f"{made:>7} rollouts: {peak:.0f} MB")
-    print(f"in {seconds:.0f} s, {1000 * cpu / 1e5:.2f} ms of CPU each; rollouts.jsonl has {size:.0f} MB")
+    print(f"in {seconds:.0f} s, {1000 * cpu / 1e5:.2f} ms of CPU time each; rollouts.jsonl: {size:.0f} MB")
     return 0
 
 

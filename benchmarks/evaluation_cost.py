@@ -1,11 +1,11 @@
-"""Time per rollout of the fixed evaluation, compared with training generation in the same run, on the CPU.
+"""Measure the time per rollout of the fixed evaluation and of generation for training, in the same run on the CPU.
 
     .venv/bin/python benchmarks/evaluation_cost.py
 
-The tiny policy, `leg_counting`, embedded engine, 16 prompts x 8 rollouts per step. Before each step, the fixed
-evaluation samples the same number of rollouts with the same weights and sampling parameters, so answers have the same
-mean length. Both figures include scoring. They are medians over steps, excluding the first (warm-up). They depend on
-the machine; only the ratio is meaningful.
+The run trains the tiny policy on `leg_counting` with the embedded engine and 16 prompts x 8 rollouts per step. Before
+each step, the fixed evaluation samples the same number of rollouts with the same weights and sampling parameters, so
+answers have the same mean length. Both times include scoring and are medians over steps, excluding the first step
+(warm-up). Absolute times depend on the machine; only the ratio is meaningful.
 """
 
 import argparse
@@ -23,11 +23,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     if options.steps < 2:
-        parser.error("at least 2 steps, because the first is warm-up and not counted")
+        parser.error("--steps must be at least 2, because the first step is warm-up and is not measured")
 
     from rg_env.commands import prepare_process
 
-    prepare_process()  # before the libraries are imported, as all programs of rg_env do
+    prepare_process()  # must run before the libraries are imported, as in all rg_env programs
 
     from rg_env import ReasoningGym
     from rg_env.training import EvaluationPlan, GRPOTrainer, default_config, load_policy, train
@@ -49,7 +49,7 @@ def main() -> None:
     assert len(evaluation) == len(training) == options.steps
 
     def cost(measured: list[tuple[Any, Any]]) -> tuple[float, float]:
-        """Microseconds per rollout and per generated token."""
+        """Return the microseconds per rollout and per generated token."""
         rollouts = [1e6 * seconds / (PROMPTS * ROLLOUTS) for seconds, _ in measured[1:]]
         tokens = [each / length for each, (_, length) in zip(rollouts, measured[1:], strict=True)]
         return statistics.median(rollouts), statistics.median(tokens)

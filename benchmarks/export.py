@@ -1,14 +1,14 @@
-"""Memory and time of `rg-env export` on a ZeRO-3 checkpoint of 0.5 B parameters, compared with a plain file copy.
+"""Measure memory and time of `rg-env export` for a ZeRO-3 checkpoint with 0.5 B parameters, compared with a file copy.
 
-    .venv/bin/python benchmarks/export.py               # makes the checkpoint first: 6 GB of disk, 8 GB of memory
+    .venv/bin/python benchmarks/export.py               # creates the checkpoint first: 6 GB of disk, 8 GB of memory
     .venv/bin/python benchmarks/export.py --check       # exit code 1 if a target is missed
 
-Two DeepSpeed processes on the CPU make the checkpoint: a model of Qwen2.5-0.5B's shape with random float32 weights,
-saved before the first step (so without optimizer moments, which an export does not read). Each measurement then runs in
-its own process: a plain copy of a file as large as the float32 weights; and exports to float32 and bfloat16, with and
-without verification. Import time is reported separately, because it is the same for every export.
-Peak memory is anonymous memory (RssAnon), libraries included. Mapped files, such as the checkpoint, do not count,
-because the system can drop them at any time.
+Two DeepSpeed processes on the CPU create the checkpoint: a model with Qwen2.5-0.5B's shape and random float32 weights,
+saved before the first step and thus without optimizer moments, which an export does not read. Each measurement then
+runs in its own process: a plain copy of a file as large as the float32 weights, and exports to float32 and bfloat16
+with and without verification. Import time is reported separately, because it is the same for every export.
+Peak memory is the maximum of anonymous memory (RssAnon), including libraries. Mapped files, such as the checkpoint, are
+excluded, because the system can drop them at any time.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 PEAK, TIME = 2.6, 3.0
-"""Upper bounds: peak memory / size of the float32 weights; seconds without imports / seconds of the plain copy."""
+"""Upper bounds of peak memory / size of the float32 weights, and of seconds without imports / seconds of the copy."""
 
 MAKE = """
 import sys
@@ -52,7 +52,7 @@ torch.distributed.destroy_process_group()
 
 
 def make(folder: Path) -> Path:
-    """Make the checkpoint in the folder layout of transformers' trainer."""
+    """Create the checkpoint in the folder layout of transformers' trainer."""
     from rg_env.tiny import POLICY_DIR
 
     checkpoint = folder / "checkpoint-0"
@@ -61,14 +61,15 @@ def make(folder: Path) -> Path:
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*command, str(checkpoint)], cwd=folder, env=environment, capture_output=True, text=True)
     if done.returncode:
-        sys.exit(f"DeepSpeed failed to make the checkpoint:\n{done.stderr[-3000:]}")
+        sys.exit(f"DeepSpeed failed to create the checkpoint:\n{done.stderr[-3000:]}")
     for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"):
         shutil.copyfile(POLICY_DIR / name, checkpoint / name)
     return checkpoint
 
 
 def measured(code: str, *arguments: str) -> tuple[float, float, int]:
-    """Seconds that a program prints, seconds of the whole process, and its peak anonymous memory in bytes."""
+    """Run a program. Return the seconds that it prints, the seconds of the entire process, and its peak anonymous
+    memory in bytes."""
     begin, peak = time.monotonic(), 0
     process = subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True)
     while process.poll() is None:
@@ -78,12 +79,12 @@ def measured(code: str, *arguments: str) -> tuple[float, float, int]:
     assert process.stdout
     output = process.stdout.read()
     if process.returncode:
-        sys.exit(f"a process ended with {process.returncode}: {output}")
+        sys.exit(f"a process exited with code {process.returncode}: {output}")
     return float(output.split()[-1]), whole, peak
 
 
 def anonymous(process: int) -> int:
-    """Anonymous memory of a process in bytes; 0 once it has ended."""
+    """Return the anonymous memory of a process in bytes; 0 if the process has ended."""
     try:
         status = Path(f"/proc/{process}/status").read_text()
     except OSError:
@@ -113,13 +114,13 @@ print(time.monotonic() - start)
 
 
 def exported(checkpoint: Path, out: Path, **asked: Any) -> tuple[float, float, int]:
-    """Measure an export into `out`, which is replaced; returns the same as `measured`."""
+    """Measure an export into `out`, which is replaced. Return the same values as `measured`."""
     shutil.rmtree(out, ignore_errors=True)
     return measured(EXPORT, str(checkpoint), str(out), json.dumps(asked))
 
 
 def copied(file: Path) -> float:
-    """Seconds of a plain copy by one process."""
+    """Return the seconds that one process takes for a plain copy."""
     target = file.with_name("copy")
     seconds, _, _ = measured(COPY, str(file), str(target))
     target.unlink()
@@ -128,8 +129,8 @@ def copied(file: Path) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--checkpoint", type=Path, help="existing checkpoint; default: make a temporary one")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="make the checkpoint in this folder and keep it")
+    parser.add_argument("--checkpoint", type=Path, help="existing checkpoint; default: create a temporary one")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="create the checkpoint in this folder and keep it")
     parser.add_argument("--rounds", type=int, default=3, help="number of repetitions of each measurement; default: 3")
     parser.add_argument("--check", action="store_true", help="exit code 1 if a target is missed")
     options = parser.parse_args()

@@ -1,9 +1,11 @@
-"""Time to build 2,000 + 200 rows of a 20-task mixture: one process, one per core, and a second build from the cache.
+"""Measure the time to build 2,000 + 200 rows of a 20-task mixture in one process, in one process per core, and from
+the cache.
 
     .venv/bin/python benchmarks/generation.py
 
-Each build runs in its own interpreter, alternating with the others, `--rounds` times. Each figure is the minimum over
-rounds, because a busy machine can only add time. Seconds depend on the machine; only the ratio is meaningful.
+Builds in one process and in one process per core alternate for `--rounds` rounds, each in its own interpreter. Each
+figure is the minimum over rounds, because a busy machine can only add time. Absolute times depend on the machine; only
+the ratio is meaningful.
 """
 
 import argparse
@@ -14,7 +16,7 @@ import sys
 import tempfile
 
 TASKS = [
-    # Slow tasks (2 to 60 ms per item).
+    # Slow tasks, which take 2 to 60 ms per item.
     "advanced_geometry", "codeio", "countdown", "game_of_life", "polynomial_equations",
     "puzzle24", "rubiks_cube", "simple_equations", "sokoban", "sudoku",
     # Fast tasks.
@@ -34,7 +36,7 @@ print(json.dumps([seconds, [split["sha256"] for split in manifest["splits"].valu
 
 
 def build(train: int, cache: bool, processes: int | None) -> tuple[float, list[str], bool]:
-    """Seconds of one build, the hashes of its splits, and whether the library was imported in that process."""
+    """Build once. Return the seconds, the hashes of the splits, and whether that process imported the library."""
     command = [sys.executable, "-W", "ignore", "-c", BUILD, json.dumps([TASKS, train, cache, processes])]
     seconds, hashes, imported = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     return seconds, hashes, imported
@@ -42,8 +44,8 @@ def build(train: int, cache: bool, processes: int | None) -> tuple[float, list[s
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--train", type=int, default=2000, help="training rows; evaluation gets a tenth of that")
-    parser.add_argument("--rounds", type=int, default=1, help="timings of each build (default: 1)")
+    parser.add_argument("--train", type=int, default=2000, help="training rows; evaluation has a tenth as many")
+    parser.add_argument("--rounds", type=int, default=1, help="number of timings of each build (default: 1)")
     options = parser.parse_args()
     one, every, hashes = [], [], set()
     for _ in range(options.rounds):

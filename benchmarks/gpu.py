@@ -2,18 +2,18 @@
 
     python benchmarks/gpu.py                  # Qwen2.5-0.5B's and 1.5B's shapes, random weights; about ten minutes
     python benchmarks/gpu.py --shapes 0.5B --steps 4
-    python benchmarks/gpu.py --shapes tiny    # the policy in the package, the default without a GPU
+    python benchmarks/gpu.py --shapes tiny    # the packaged tiny policy, the default without a GPU
 
-Needs torch (2.11 or later), transformers (5.16 or later), accelerate and pydantic, but neither Verifiers nor Reasoning
-Gym. Prints a table for `benchmarks/README.md` with a row per check. A failed check reports the reason, and the exit
-code is then 1.
+The script needs torch (2.11 or later), transformers (5.16 or later), accelerate and pydantic, but neither Verifiers nor
+Reasoning Gym. It prints a table for `benchmarks/README.md` with one row per check. The row of a failed check contains
+the reason, and the exit code is then 1.
 
 | check | passes if |
 |---|---|
 | attention | log-probabilities of every available kernel match those of eager attention, within the dtype's precision |
 | engine | log-probabilities of sampled tokens match a plain forward pass in the same dtype |
 | trainer | GRPO steps are finite and change the weights; peak memory is near `rg-env doctor`'s estimate |
-| TRL | (if installed) `trl.GRPOTrainer` makes the same steps; reports the ratio of seconds |
+| TRL | (if installed) `trl.GRPOTrainer` completes the same steps; the ratio of step times is reported |
 | vLLM | (if installed) the tiny policy learns with a server on the same GPU; log-probabilities match after each sync |
 """
 
@@ -29,7 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # run from a checkout without installing it
+sys.path.insert(0, str(Path(__file__).parents[1]))  # so that the script runs from a checkout without installation
 
 from rg_env.commands import prepare_process
 
@@ -59,15 +59,15 @@ SHAPES = {
 }  # fmt: skip
 PROMPTS, ROLLOUTS, MICRO_BATCH = 16, 8, 16
 MEMORY_BOUNDS = (0.5, 1.5)
-"""Accepted range of measured peak memory / estimate."""
+"""Accepted range of the ratio of measured peak memory to the estimate."""
 
 
 class Failed(Exception):
-    """A check failed."""
+    """Raised if a check fails."""
 
 
 def policy_of(shape: str) -> tuple[Any, Any]:
-    """A float32 model on the device, and a tokenizer. Weights are random, except for `tiny`, which is trained."""
+    """Return a float32 model on the device, and a tokenizer. Weights are random except for `tiny`, which is trained."""
     tiny = load_policy("tiny")
     if shape == "tiny":
         return tiny.model.to(DEVICE), tiny.tokenizer
@@ -79,7 +79,7 @@ def policy_of(shape: str) -> tuple[Any, Any]:
 
 
 def length(rollout: Any) -> float:
-    """A reward that is positive for any model and differs between the rollouts of a group."""
+    """Return a reward that depends only on the length, so that it differs between the rollouts of a group."""
     return float(len(rollout.token_ids) % 7) / 7
 
 
@@ -89,7 +89,7 @@ def environment(steps: int) -> Environment:
 
 
 def plain_logps(model: Any, ids: list[int]) -> torch.Tensor:
-    """Log-probabilities of `ids[1:]`, computed by a plain forward pass."""
+    """Return the log-probabilities of `ids[1:]`, computed by a plain forward pass."""
     tokens = torch.tensor([ids], device=DEVICE)
     with torch.no_grad(), torch.autocast(DEVICE.type, dtype=HALF, enabled=torch.float32 != HALF):
         logits = model(input_ids=tokens).logits[0, :-1].float()
@@ -138,8 +138,11 @@ def check_engine(shape: str, tokens: int) -> str:
         differences.append(float((theirs.cpu() - torch.tensor(completion.logprobs)).abs().mean()))
     worst = max(differences)
     if not worst <= TOLERANCE[HALF]:
-        raise Failed(f"log-probabilities of sampled tokens differ from a forward pass by {worst:.3g} on average")
-    return f"{count / seconds:,.0f} tokens/s ({len(prompts)} rollouts at once), log-probabilities within {worst:.1e}"
+        raise Failed(f"sampled log-probabilities differ from those of a forward pass by {worst:.3g} on average")
+    return (
+        f"{count / seconds:,.0f} tokens/s ({len(prompts)} rollouts at once), "
+        f"log-probabilities differ by at most {worst:.1e}"
+    )
 
 
 def arguments(folder: str, steps: int, tokens: int) -> dict[str, Any]:
@@ -151,7 +154,7 @@ def arguments(folder: str, steps: int, tokens: int) -> dict[str, Any]:
 
 
 class Clock(TrainerCallback):
-    """Records when training begins and when each step ends."""
+    """Callback that records when training begins and when each step ends."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
@@ -164,12 +167,12 @@ class Clock(TrainerCallback):
 
     @property
     def seconds(self) -> float:
-        """Median seconds per step, without the first step."""
+        """Median seconds per step, excluding the first step."""
         return statistics.median([end - start for start, end in itertools.pairwise(self.ends)][1:])
 
 
 def check_trainer(shape: str, steps: int, tokens: int, times: dict[str, float]) -> str:
-    """Check that GRPO steps change the weights, agree with the sampler, and use the estimated memory."""
+    """Check that GRPO steps are finite, change the weights, and use about as much memory as estimated."""
     model, tokenizer = policy_of(shape)
     before = next(p for p in model.parameters() if p.dim() > 1).detach().clone()
     clock = Clock()
@@ -182,7 +185,7 @@ def check_trainer(shape: str, steps: int, tokens: int, times: dict[str, float]) 
     steps_logged = [line for line in trainer.state.log_history if "loss" in line]
     times[shape] = clock.seconds
     if trainer.guard.skipped:
-        raise Failed(f"{trainer.guard.skipped} steps were not finite")
+        raise Failed(f"{trainer.guard.skipped} steps were skipped because they were not finite")
     after = next(p for p in trainer.accelerator.unwrap_model(trainer.model).parameters() if p.dim() > 1)
     if torch.equal(before, after.detach()):
         raise Failed("the weights did not change")
@@ -262,8 +265,8 @@ def check_vllm(backend: str) -> str:
     if gain < 0.1:
         raise Failed(f"the policy did not learn: accuracy {curve[0]:.2f} to {curve[-1]:.2f}")
     return (
-        f"{backend}: accuracy {curve[0]:.2f} to {curve[-1]:.2f} in {len(curve)} steps, a sync "
-        f"{statistics.median(syncs):.2f} s, log-probabilities within {worst:.1e}"
+        f"{backend}: accuracy {curve[0]:.2f} to {curve[-1]:.2f} in {len(curve)} steps, "
+        f"{statistics.median(syncs):.2f} s per sync, log-probabilities differ by at most {worst:.1e}"
     )
 
 

@@ -1,7 +1,7 @@
 """Long answers that are slow to grade, for `scoring.py --times` and for the tests of grading time.
 
 Each shape is a worst case for a parser: a long run that almost matches, an unclosed bracket or quote, deep nesting, or
-many parts. Each also occurs around the gold answer.
+many parts. Each shape is also combined with the gold answer.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ CLOSERS = ["", ".", "!", "x", "1", " ", "}", "]", ")", '"', "```", "**", "$", "\
 
 
 def shapes(gold: str) -> Iterator[tuple[str, str, str]]:
-    """Texts as (opener, run, closer); the run is repeated to reach a length."""
+    """Yield shapes as (opener, run, closer); the run is repeated to reach a given length."""
     around = list(dict.fromkeys(("", gold)))
     starts = (gold[:1], gold[:8], *gold.split()[:2], *gold.splitlines()[:1])
     pieces = [piece for piece in dict.fromkeys(starts) if piece]
@@ -51,7 +51,7 @@ def shapes(gold: str) -> Iterator[tuple[str, str, str]]:
 
 
 def answers(gold: str, length: int) -> Iterator[str]:
-    """Each shape as a text of at most `length` characters, both repeated and nested (`[[[...]]]`)."""
+    """Yield each shape as a text of at most `length` characters, and nested brackets such as `[[[...]]]`."""
     for opener, run, closer in dict.fromkeys(shapes(gold)):
         room = length - len(opener) - len(closer)
         if room > 0:

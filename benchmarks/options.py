@@ -1,11 +1,11 @@
-"""Effects of training options on the tiny policy, compared with the plain run over seeds, and the cost of a step.
+"""Measure the effects of training options on the tiny policy and on the cost of a step, over several seeds.
 
     .venv/bin/python benchmarks/options.py                     # three seeds of every loss option: ten minutes
     .venv/bin/python benchmarks/options.py --only dapo previous
 
-All runs of a study train and are evaluated on the same questions, each in its own process. The output has the mean
-difference from the plain run of the same seed, with its 95% confidence interval (Student's t over seeds), whether or
-not it is significant, and mean ratios of tokens, seconds per step and memory.
+All runs of a study use the same questions for training and evaluation; each run has its own process. The script prints
+the mean difference from the plain run with the same seed and its 95% confidence interval (Student's t over seeds),
+whether or not the difference is significant. It also prints mean ratios of tokens, seconds per step and memory.
 """
 
 import argparse
@@ -58,7 +58,7 @@ STUDIES = {
             "twice-off-policy": ["training.num_iterations=2", "training.off_policy_mask_threshold=0.1"],
         },
     ),
-    # The README's recipes.
+    # The recipes in the documentation.
     "memory": Study(
         [],
         {
@@ -82,7 +82,7 @@ STUDIES = {
             "unbiased": ["training.loss_type=dr_grpo", "training.scale_rewards=none"],
         },
     ),
-    # Worked answers to these have up to 59 tokens.
+    # Worked answers to these questions have up to 59 tokens.
     "long": Study(
         ["training.max_tokens=40"],
         {
@@ -110,7 +110,7 @@ STUDIES = {
 
 
 def run(results: Connection, folder: Path, overrides: list[str], seed: int, steps: int) -> None:
-    """Send the figures of one run: accuracy halfway and at the end, and metrics of the last step."""
+    """Train once and send the figures: accuracy halfway and at the end, and other metrics."""
     config = load_train_config(
         CONFIG,
         [
@@ -138,7 +138,7 @@ def run(results: Connection, folder: Path, overrides: list[str], seed: int, step
 
 
 def figures_of(folder: Path, overrides: list[str], seed: int, steps: int) -> dict[str, float]:
-    """The figures of a run in its own process, which is forked so that imports happen only once."""
+    """Return the figures of a run in its own process, which is forked so that imports happen only once."""
     here, there = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(target=run, args=(there, folder, overrides, seed, steps))
     process.start()
@@ -146,7 +146,7 @@ def figures_of(folder: Path, overrides: list[str], seed: int, steps: int) -> dic
     try:
         figures: dict[str, float] = here.recv()
     except EOFError:
-        sys.exit(f"the run with {' '.join(overrides) or 'nothing changed'} failed")
+        sys.exit(f"the run with {' '.join(overrides) or 'no overrides'} failed")
     process.join()
     return figures
 
@@ -160,7 +160,7 @@ def main() -> int:
     options = parser.parse_args()
     study = STUDIES[options.study]
     if unknown := set(options.only) - set(study.options):
-        parser.error(f"no option {', '.join(unknown)} in {options.study}: {', '.join(study.options)}")
+        parser.error(f"unknown option {', '.join(unknown)} in {options.study}; choose from {', '.join(study.options)}")
     chosen = {name: study.options[name] for name in options.only} or study.options
     found: dict[str, list[dict[str, float]]] = {name: [] for name in (PLAIN, *chosen)}
     with tempfile.TemporaryDirectory() as scratch:
@@ -176,7 +176,7 @@ def main() -> int:
 def print_table(options: dict[str, list[str]], found: dict[str, list[dict[str, float]]], steps: int) -> None:
     plain = found[PLAIN]
     differences, ratios = ("half", "end", "cut off"), ("length", "tokens", "seconds", "memory")
-    print(f"\n| option | accuracy after {steps // 2} steps | after {steps} | share cut off | length at the end | "
+    print(f"\n| option | accuracy after {steps // 2} steps | after {steps} | share truncated | final length | "
           "tokens generated | seconds per step | peak memory |\n|---|---|---|---|---|---|---|---|")  # fmt: skip
     means = {key: statistics.fmean(each[key] for each in plain) for key in plain[0]}
     print(f"| {PLAIN} | {means['half']:.3f} | {means['end']:.3f} | {means['cut off']:.3f} | {means['length']:.0f} | "

@@ -1,14 +1,14 @@
-"""Cost of the environment under each release of Verifiers: loading 1,000 rows, and scoring in v1 compared with v0.
+"""Measure the cost of the environment with each release of Verifiers: loading 1,000 rows, and scoring in v1 and v0.
 
     .venv/bin/python benchmarks/releases.py                  # all releases (minutes)
     .venv/bin/python benchmarks/releases.py --check          # exit code 1 if a limit is exceeded
     .venv/bin/python benchmarks/releases.py 0.3.1 0.4.0
 
-Each release has its own virtual environment (needs uv, and the registry or uv's cache). Loading is timed in a fresh
-process, with the rows in the cache, after importing everything that Verifiers needs for any environment. (0.3 and 0.4
-import lazily, which takes up to ten seconds and is not our cost.) Scoring is timed in 0.3.1, which has both APIs, in
-one process, on the same answers, with the function that Verifiers calls for a rollout (v0 `Rubric.score_rollout`, v1
-`Task.score`).
+Each release has its own virtual environment, which requires uv and either the package registry or uv's cache. Loading
+is timed in a fresh process, with the rows in the cache, after importing everything that Verifiers needs for any
+environment. (Verifiers 0.3 and 0.4 import lazily, which takes up to ten seconds and is not rg_env's cost.) Scoring is
+timed in one process with Verifiers 0.3.1, which has both APIs, on the same answers, with the function that Verifiers
+calls for a rollout (v0 `Rubric.score_rollout`, v1 `Task.score`).
 """
 
 import argparse
@@ -96,7 +96,7 @@ print(json.dumps(rates))
 
 
 def seconds(python: Path, code: str) -> float:
-    """Median of the seconds that `code` prints, over fresh processes; the first one fills the cache."""
+    """Return the median of the seconds that `code` prints in fresh processes. A first run fills the cache."""
     runs = [_run(python, code) for _ in range(PROCESSES + 1)][1:]
     return statistics.median(float(run) for run in runs)
 
@@ -110,7 +110,7 @@ def _run(python: Path, code: str) -> str:
 
 
 def measure(release: Release, python: Path) -> bool:
-    """Measure a release and print the figures; returns whether they are within the limits."""
+    """Measure a release, print the figures, and return whether they are within the limits."""
     good = True
     for api in release.apis:
         took = seconds(python, LOAD_V0 if api == "v0" else LOAD_V1)

@@ -1,12 +1,12 @@
-"""Time for a browser to open a report with 10,000 rollouts.
+"""Measure the time that a browser takes to open a report with 10,000 rollouts.
 
     .venv/bin/python benchmarks/report.py                       # needs Chromium, chromedriver and selenium
     .venv/bin/python benchmarks/report.py --check               # exit code 1 if the median is 2 s or more
 
-Two models, 1,250 questions, 4 answers each, of about 1,300 characters. Measured in headless Chromium, from the start of
-the navigation to the second frame after the page's `load` event, when the list and the selected rollout are drawn and
-react to keys. Each time, the browser has a fresh profile, and the file is in the page cache. The time to write the
-report is printed, too.
+The report covers two models and 1,250 questions, with 4 answers of about 1,300 characters from each model to each
+question. The time is measured in headless Chromium, from the start of the navigation to the second frame after the
+page's `load` event, when the list and the selected rollout have been drawn and react to keys. For each measurement, the
+browser has a fresh profile, and the file is in the page cache. The script also prints the time to write the report.
 """
 
 import argparse
@@ -27,7 +27,7 @@ _DRAWN = "const done = arguments[0]; requestAnimationFrame(() => requestAnimatio
 
 
 def write_rollouts(file: Path, seed: int = 0) -> int:
-    """Write rollouts in the format of `rg-env eval`; returns their number."""
+    """Write rollouts in the format of `rg-env eval`, and return their number."""
     draw = random.Random(seed)
     count = 0
     with file.open("w", encoding="utf-8") as lines:
@@ -60,7 +60,7 @@ def write_rollouts(file: Path, seed: int = 0) -> int:
 
 
 def open_page(page: Path, times: int) -> list[float]:
-    """Seconds for each time that the report is opened."""
+    """Open the report `times` times, and return the seconds for each time."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
@@ -104,7 +104,7 @@ def main() -> None:
         found = open_page(report.file, options.times)
     print(f"opening: median {statistics.median(found):.2f} s, {min(found):.2f} to {max(found):.2f}, of {options.times}")
     if options.check and statistics.median(found) >= TARGET_S:
-        sys.exit(f"error: median is not below {TARGET_S} s")
+        sys.exit(f"error: the median is not below {TARGET_S} s")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 # [tool.uv.sources]
 # rg-env = { path = "..", editable = true }
 # ///
-"""Seconds per score over all tasks: rg_env compared with Verifiers' `ReasoningGymEnv`, on the same completions.
+"""Measure the seconds per score over all tasks in rg_env and in Verifiers' `ReasoningGymEnv`, on the same completions.
 
     uv run --script benchmarks/scoring.py                         # every task; about two minutes after the first start
     .venv/bin/python benchmarks/scoring.py --workers              # overhead of a worker pool, event loop lateness
@@ -14,13 +14,14 @@
 The header above is inline script metadata (PEP 723). uv creates a separate environment for this file, because neither
 Verifiers 0.1.6, which `.venv` has, nor 0.4.0 includes `ReasoningGymEnv`. Both sides run in one process.
 
-Each entry has three completions: its gold answer, another entry's, and reasoning with a short wrong answer. Upstream
-must not receive any other text, because the graders of nine of its tasks run answers as code. Upstream's reward
-function regenerates the entry for each score. The two sides take turns in windows of equal length, and the best window
-counts. With `--check`, the exit code is 1 if a target is missed.
+Each entry has three completions: its gold answer, another entry's gold answer, and reasoning with a short wrong answer.
+Upstream must not receive any other text, because the graders of nine of its tasks run answers as code. Upstream's
+reward function regenerates the entry for each score. The two sides take turns in windows of equal length, and each
+side's best window is used. With `--check`, the exit code is 1 if a target is missed.
 
 `--times` measures CPU time per score for the answers in `long_answers.py`, at the maximum length that is graded, with
-each task's default options and its highest working level. Slow answers are measured five times, and the minimum counts.
+each task's default options and its highest working level. Slow answers are measured five times, and the minimum is
+used.
 """
 
 import argparse
@@ -88,7 +89,7 @@ class Side:
         self.best_s = min(self.best_s, (time.perf_counter() - begin) / passes / len(self.calls))
 
     def first_pass(self, limit_s: float) -> int:
-        """Make the calls kind by kind, for all entries, for at most `limit_s` seconds; returns the number of calls."""
+        """Make the calls kind by kind until `limit_s` seconds have passed, and return the number of calls."""
         begin = time.perf_counter()
         for done, call in enumerate(self.calls):
             if done and done % (len(self.calls) // KINDS) == 0 and time.perf_counter() - begin > limit_s:
@@ -100,8 +101,8 @@ class Side:
 def measure(ours: Side, upstream: Side, seconds: float) -> None:
     """Time both sides on the same calls, in turns, for about `seconds` each.
 
-    The first pass is warm-up. If upstream's first pass takes longer than `seconds`, it is the only one; if it takes ten
-    times as long, the other kinds of completions are skipped.
+    The first pass is warm-up. If upstream's first pass takes longer than `seconds`, it is upstream's only pass; if it
+    takes more than ten times as long, the remaining kinds of completions are skipped.
     """
     begin = time.perf_counter()
     done = upstream.first_pass(10 * seconds)
@@ -121,7 +122,8 @@ def measure(ours: Side, upstream: Side, seconds: float) -> None:
 
 
 def completions_of(task: str, entries: list[dict[str, Any]]) -> list[tuple[int, str, Messages]]:
-    """(entry index, kind, completion), kind by kind. If an entry has no gold answer, another entry's is used."""
+    """Return (entry index, kind, completion) by kind. If an entry has no gold answer, another entry's gold answer is
+    used."""
     golds = [gold_answer(task, entry) for entry in entries]
     known = [gold for gold in golds if gold is not None]
     found = []
@@ -158,7 +160,7 @@ def upstream_call(reward: Callable[..., Any], index: int, completion: Messages) 
 
 
 def upstream_entries(task: str, count: int) -> list[dict[str, Any]]:
-    """The library's first entries with seed 0, without our fixes, which upstream regenerates for each score."""
+    """Return the library's first entries with seed 0 and without our fixes, as upstream regenerates them."""
     dataset = library.create(task, {}, seed=0, size=max(count, 50))
     entries = []
     with library.quiet():
@@ -169,12 +171,12 @@ def upstream_entries(task: str, count: int) -> list[dict[str, Any]]:
 
 
 def upstream_env(task: str, entries: list[dict[str, Any]]) -> tuple[Any, int]:
-    """Upstream's environment, and the number of its entries that differ from `entries`."""
+    """Return upstream's environment, and the number of its entries that differ from `entries`."""
     from verifiers.legacy.envs.integrations.reasoninggym_env import ReasoningGymEnv
 
     for size in (len(entries) + 1, max(len(entries) + 1, 50)):
-        # Entries of some tasks depend on the dataset's size, which is 50 in `upstream_entries`; a smaller one often
-        # works.
+        # Entries of some tasks depend on the dataset's size, which is 50 in `upstream_entries`. A smaller dataset often
+        # has the same entries.
         env = ReasoningGymEnv(task, num_train_examples=len(entries), num_eval_examples=size - len(entries), seed=0)
         questions = env.get_dataset()["question"]
         others = sum(entry["question"] != question for entry, question in zip(entries, questions, strict=True))
@@ -195,7 +197,7 @@ def compare(task: str, count: int, seconds: float) -> dict[str, Any]:
         upstream = Side([upstream_call(reward, index, completion) for index, _, completion in completions])
         measure(ours, upstream, seconds)
         golds = [at for at, (_, kind, _) in enumerate(completions) if kind == "gold"]
-        golds = golds[: 1 if upstream.best_s > 0.1 else None]  # one round is enough if upstream is slow
+        golds = golds[: 1 if upstream.best_s > 0.1 else None]  # one gold answer is enough if upstream is slow
         return {
             "task": task,
             "ours": ours.best_s,
@@ -214,7 +216,7 @@ def verdict(text: str, met: bool, target: str) -> bool:
 
 
 def compare_all(tasks: list[str], count: int, seconds: float) -> bool:
-    """Print a line for each task and the overall figures; returns whether the targets are met."""
+    """Print a line for each task and the overall figures, and return whether the targets are met."""
     print(f"{'task':<32}{'ours, us/score':>16}{'upstream, us/score':>20}{'ratio':>10}")
     results = []
     for task in tasks:
@@ -224,10 +226,10 @@ def compare_all(tasks: list[str], count: int, seconds: float) -> bool:
         if result["timed"] < KINDS * count:
             notes.append(f"{result['timed']} of {KINDS * count} completions timed")
         if result["others"]:
-            notes.append(f"upstream drew {result['others']} of {count} entries differently")
+            notes.append(f"upstream generated {result['others']} of {count} entries differently")
         if result["gold_right"] != [result["golds"]] * 2:
             right, theirs = result["gold_right"]
-            notes.append(f"gold answers right: ours {right}, upstream {theirs} of {result['golds']}")
+            notes.append(f"gold answers graded as right: ours {right}, upstream {theirs} of {result['golds']}")
         columns = f"{1e6 * result['ours']:>16.1f}{1e6 * result['upstream']:>20.1f}{result['ratio']:>10.2f}"
         print(f"{task:<32}{columns}  {'; '.join(notes)}".rstrip(), flush=True)
     ours, upstream = (statistics.fmean(result[side] for result in results) for side in ("ours", "upstream"))
@@ -243,12 +245,13 @@ def compare_all(tasks: list[str], count: int, seconds: float) -> bool:
         print(f"without upstream's slowest task, {max(results, key=lambda r: r['upstream'])['task']}: {without:.1f}")
     print(f"geometric mean of the tasks' ratios: {statistics.geometric_mean(r['ratio'] for r in results):.1f}")
     print(f"median of the tasks' ratios: {statistics.median(r['ratio'] for r in results):.1f}")
-    text = f"least ratio: {least['ratio']:.2f} ({least['task']}); below {LEAST_RATIO:g}: {', '.join(below) or 'none'}"
+    text = f"lowest ratio: {least['ratio']:.2f} ({least['task']}); below {LEAST_RATIO:g}: {', '.join(below) or 'none'}"
     return verdict(text, not below, f">= {LEAST_RATIO:g} for every task") and met
 
 
 def answer_ms(answer: str, info: dict[str, str]) -> float:
-    """CPU time of one score in ms; the minimum of five if the first takes more than 5 ms."""
+    """Return the CPU time of one score in ms: the minimum of up to five measurements, stopping at the
+    first below 5 ms."""
     best = math.inf
     for _ in range(5):
         begin = time.process_time()
@@ -260,9 +263,10 @@ def answer_ms(answer: str, info: dict[str, str]) -> float:
 
 
 def measure_times(tasks: list[str], count: int, step: int) -> bool:
-    """Print the maximum time per answer for each task and level; returns whether all are within their limits.
+    """Print the maximum time per answer for each task and level, and return whether all are within their limits.
 
-    Uses the longest gold answer among `count` entries, and every `step`th answer, or fewer if answers are very long.
+    The answers are built around the longest gold answer of `count` entries. Only every `step`th answer is graded, or
+    fewer if answers are very long.
     """
     draws = Draws()
     met = True
@@ -293,9 +297,7 @@ def measure_times(tasks: list[str], count: int, step: int) -> bool:
             print(
                 f"{task:<28}{columns}  {text[:20]!r}...{text[-10:]!r}{'' if worst <= limit else '  OVER'}", flush=True
             )
-    target = (
-        f"<= {ANSWER_MS:g} ms, {ANSWER_TO_LONG_GOLD_MS:g} ms where the gold answer has over {LONG_GOLD:,} characters"
-    )
+    target = f"<= {ANSWER_MS:g} ms, {ANSWER_TO_LONG_GOLD_MS:g} ms if the gold answer has over {LONG_GOLD:,} characters"
     return verdict(f"\nlongest: {slowest[0]:.1f} ms ({slowest[1]})", met, target)
 
 
@@ -306,11 +308,11 @@ HOSTILE = [
 ]  # fmt: skip
 """Expressions that hang, exhaust memory, exit, make system calls, return too much or nest deeply."""
 THREADS = ThreadPoolExecutor(8)
-"""Number of threads that wait for workers; the same as in `core.grading.scoring`."""
+"""Threads that wait for workers, as many as in `core.grading.scoring`."""
 
 
 def overhead(pool: WorkerPool, args: list[Any], batch: int, rounds: int) -> list[float]:
-    """Seconds per call in each round of `batch` concurrent calls."""
+    """Return the seconds per call in each round of `batch` concurrent calls."""
     found = []
     for _ in range(rounds):
         begin = time.perf_counter()
@@ -321,7 +323,7 @@ def overhead(pool: WorkerPool, args: list[Any], batch: int, rounds: int) -> list
 
 
 def core_wait_s() -> float:
-    """Seconds that this thread has been runnable but without a core (Linux only; 0 elsewhere)."""
+    """Return the seconds that this thread has spent waiting for a core (Linux only; 0 elsewhere)."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
     except OSError:
@@ -329,8 +331,8 @@ def core_wait_s() -> float:
 
 
 async def lateness(work: "asyncio.Future[Any]") -> list[tuple[float, float]]:
-    """Lateness of an event loop that wakes every millisecond until `work` is done, and the part of that lateness spent
-    waiting for a core; in seconds."""
+    """Wake every millisecond until `work` is done. Return the lateness of each wake-up in seconds, and the part of the
+    lateness that was spent waiting for a core."""
     found = []
     waited = core_wait_s()
     while not work.done():
@@ -345,7 +347,8 @@ async def lateness(work: "asyncio.Future[Any]") -> list[tuple[float, float]]:
 async def hostile_lateness(
     pool: WorkerPool,
 ) -> tuple[list[tuple[float, float]], list[tuple[float, float]], dict[str, int]]:
-    """Lateness while `pool` evaluates `HOSTILE`; lateness of an idle loop for the same time; statuses of the calls."""
+    """Return the lateness while `pool` evaluates `HOSTILE`, the lateness of an idle loop over the same time, and the
+    number of calls by status."""
     begin = time.perf_counter()
     work = asyncio.gather(*(asyncio.wrap_future(THREADS.submit(pool.call, text)) for text in HOSTILE))
     busy = await lateness(work)
@@ -355,7 +358,7 @@ async def hostile_lateness(
 
 
 def measure_workers(batch: int, rounds: int) -> bool:
-    """Print a pool's overhead and the lateness of an event loop next to it; returns whether the targets are met."""
+    """Print a pool's overhead and the lateness of an event loop next to it, and return whether the targets are met."""
     task = "leg_counting"
     entry = upstream_entries(task, 1)[0]
     with WorkerPool("operator:not_", workers=2) as pool:
@@ -385,13 +388,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=0.2, help="approximate seconds per task and side")
     parser.add_argument("--workers", action="store_true", help="measure the worker pool instead")
     parser.add_argument("--times", action="store_true", help="measure the maximum time per answer instead")
-    parser.add_argument("--step", type=int, default=10, help="with --times: measure every n-th of about 6,600 answers")
+    parser.add_argument("--step", type=int, default=10, help="with --times: measure every nth of about 6,600 answers")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=200, help="number of batches with --workers")
     parser.add_argument("--check", action="store_true", help="exit code 1 if a target is missed")
     options = parser.parse_args()
     if options.entries < 2 or options.seconds <= 0 or options.batch < 1 or options.rounds < 1:
-        parser.error("needs at least 2 entries, 1 round, a batch of 1, and more than 0 seconds")
+        parser.error("--entries must be at least 2, --rounds and --batch at least 1, and --seconds greater than 0")
     if unknown := sorted(set(options.tasks) - set(load_table())):
         parser.error(f"unknown tasks: {', '.join(unknown)}")
     if options.workers:
@@ -400,9 +403,9 @@ def main() -> int:
         met = measure_times(options.tasks or sorted(load_table()), options.entries, max(1, options.step))
         return 0 if met or not options.check else 1
     if importlib.util.find_spec("verifiers.legacy") is None:
-        parser.error("this environment's verifiers has no ReasoningGymEnv: uv run --script benchmarks/scoring.py")
+        parser.error("this environment's verifiers has no ReasoningGymEnv; use uv run --script benchmarks/scoring.py")
     os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
-    warnings.simplefilter("ignore")  # from sympy and the library's dependencies
+    warnings.simplefilter("ignore")  # warnings from sympy and from the library's dependencies
     met = compare_all(options.tasks or sorted(load_table()), options.entries, options.seconds)
     return 0 if met or not options.check else 1
 

@@ -1,4 +1,4 @@
-"""Seconds per GRPO step on the CPU, here and in TRL 1.16, with the same policy, prompts, rewards and settings.
+"""Measure the seconds per GRPO step on the CPU in rg_env and in TRL 1.16, with the same policy, prompts and rewards.
 
     .venv/bin/python benchmarks/train_step.py
     .venv/bin/python benchmarks/train_step.py --only ours
@@ -6,9 +6,9 @@
 
     .venv/bin/python benchmarks/train_step.py --engine vllm      # vLLM server compared with the embedded engine
 
-16 prompts x 8 rollouts of at most 90 new tokens per step, the tiny policy, `leg_counting`. The sides take turns, each
-in its own process, for `--rounds` rounds, because a machine's speed varies over minutes. Seconds depend on the machine;
-only the ratio is meaningful.
+Each side trains the tiny policy on `leg_counting` with 16 prompts x 8 rollouts of at most 90 new tokens per step, and
+with the same settings. The sides take turns, each in its own process, for `--rounds` rounds, because a machine's speed
+varies over minutes. Absolute times depend on the machine; only the ratio is meaningful.
 """
 
 import argparse
@@ -28,7 +28,7 @@ PROMPTS, ROLLOUTS, MICRO_BATCHES, MAX_NEW_TOKENS = 16, 8, 2, 90
 
 
 def step_clock() -> tuple[Any, list[float]]:
-    """A trainer callback, and the list to which it appends the times at which training began and each step ended."""
+    """Return a trainer callback, and the list to which it appends the times when training begins and each step ends."""
     from transformers import TrainerCallback
 
     ends: list[float] = []
@@ -43,10 +43,10 @@ def step_clock() -> tuple[Any, list[float]]:
 
 
 def train(steps: int, seed: int, engine: Any = "embedded", **changes: Any) -> dict[str, Any]:
-    """Run our trainer without evaluations, timed as in `trl_step.py`; `changes` override its config."""
+    """Run our trainer without evaluations, timed as in `trl_step.py`; `changes` override the config."""
     from rg_env.commands import prepare_process
 
-    prepare_process()  # before the libraries are imported, as all programs of rg_env do
+    prepare_process()  # must run before the libraries are imported, as in all rg_env programs
 
     import torch
 
@@ -92,7 +92,7 @@ def write_rows(path: Path, steps: int) -> None:
 
 
 def run(command: list[str], out: Path, **environment: str) -> dict[str, Any]:
-    """Run one side as a process; returns the JSON that it writes to `out`."""
+    """Run one side in its own process, and return the JSON that it writes to `out`."""
     subprocess.run(
         [*command, "--out", str(out)], check=True, stdout=subprocess.DEVNULL, env={**os.environ, **environment}
     )
@@ -110,11 +110,11 @@ def report(result: dict[str, Any]) -> str:
 
 
 STILL = {"learning_rate": 1e-9}
-"""Keeps the lengths of answers constant, so that both engines have the same workload."""
+"""Setting that keeps the lengths of answers constant, so that both engines have the same workload."""
 
 
 def with_a_server(options: argparse.Namespace) -> None:
-    """Compare training time with a vLLM server on the same cores and with the embedded engine; neither run learns."""
+    """Compare the step time with a vLLM server on the same cores and with the embedded engine; neither run learns."""
     from vllm_servers import server
 
     from rg_env.tiny import POLICY_DIR
@@ -145,9 +145,11 @@ def main() -> int:
     parser.add_argument("--still", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.steps < 2 or options.rounds < 1:
-        parser.error("needs at least 2 steps (the first is warm-up) and 1 round")
+        parser.error("--steps must be at least 2, because the first step is warm-up, and --rounds at least 1")
     if options.before and not (options.before / "rg_env" / "__init__.py").is_file():
-        parser.error(f"--before {options.before}: not a checkout of rg_env; make one with git worktree add PATH COMMIT")
+        parser.error(
+            f"--before {options.before}: not a checkout of rg_env; create one with git worktree add PATH COMMIT"
+        )
     if options.engine == "vllm" and not options.out:
         with_a_server(options)
         return 0
@@ -173,8 +175,8 @@ def main() -> int:
             sizes = ["--prompts", str(PROMPTS), "--rollouts", str(ROLLOUTS), "--micro-batches", str(MICRO_BATCHES),
                      "--max-new-tokens", str(MAX_NEW_TOKENS)]  # fmt: skip
             command = [sys.executable, str(script), "--model", str(POLICY_DIR), "--rows", str(rows), *sizes]
-            # rg_env's commands shorten the time that threads spin; TRL is run with its defaults and with that setting.
-            sides["TRL as it comes"] = ([*command, *shared], {})
+            # rg_env's commands shorten the time that threads spin; TRL runs with its defaults and with this setting.
+            sides["TRL, defaults"] = ([*command, *shared], {})
             sides["TRL, short spin"] = ([*command, *shared], {"GOMP_SPINCOUNT": "10000"})
         seconds: dict[str, list[float]] = {side: [] for side in sides}
         for _ in range(options.rounds):

