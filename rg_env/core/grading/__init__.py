@@ -1,1 +1,1 @@
-"""Grading, which turns a completion into a score."""
+"""Answer extraction, grading and scoring of completions."""

@@ -2,7 +2,8 @@
 
     rg-env tasks --audit
 
-`tools/grader_audit.py`, which needs a checkout of the repository, takes the measurements and writes the file.
+`tools/grader_audit.py`, which requires a checkout of the repository, takes the measurements and writes
+`task_audit.json`.
 """
 
 import json
@@ -43,29 +44,31 @@ class Audit:
     unexplained: int = 0
     """Number of unexplained `disagreements`."""
     kinds: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Explained disagreements by kind: their `count`, `why` the library is wrong, and the first one as `example`."""
+    """Explained disagreements by kind. Each kind has a `count`, the reason `why` the library is wrong, and an
+    `example`."""
     dress: float = 0.0
     """Fraction of harmless variants of gold answers (such as boxed or bold ones) that are accepted."""
     dress_refused: list[str] = field(default_factory=list)
     """Variants rejected for some answers because they change the meaning or apply only to single values."""
     rows: int = 0
-    """Number of evaluation rows on which the replies below were scored. The replies were chosen on training rows."""
+    """Number of evaluation rows used to score the best replies, which were selected on training rows."""
     constant: float = 0.0
     """Accuracy of the best constant answer."""
     constant_reply: str = ""
     """The best constant answer."""
     exploit: float = 0.0
-    """Accuracy of the best reply derived from the question's text without solving it."""
+    """Accuracy of the best reply that is derived from the question's text but does not solve the question."""
     exploit_reply: str = ""
     """Description of the `exploit` reply."""
     partial: float = 0.0
-    """Mean score, with partial credit, of the best reply derived from the question's text without solving it."""
+    """Mean score, with partial credit, of the best reply that is derived from the question's text but does not solve
+    the question."""
     partial_reply: str = ""
     """Description of the `partial` reply."""
     solution: float = 0.0
-    """Accuracy of the best reply that can be produced by copying from the question's text or calculating with it."""
+    """Accuracy of the best reply that solves the task by copying from the question's text or calculating from it."""
     solution_reply: str = ""
-    """Description of the `solution` reply, and why it solves the task. Empty if no such reply was found."""
+    """Description of the `solution` reply and the reason it solves the task. Empty if no such reply was found."""
     draw_ms: float = 0.0
     """Mean time to draw a question, in milliseconds."""
     grade_us: float = 0.0
@@ -85,7 +88,7 @@ class Audit:
 
 
 def kept(path: Path = PATH) -> dict[str, Audit]:
-    """The audits shipped with the package, by task."""
+    """Return the audits shipped with the package, by task."""
     rows: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
     return {task: Audit(task, **row) for task, row in rows.items()}
 
@@ -99,20 +102,21 @@ LEGEND = f"""\
 gold: stored answers that score 1.0    agrees: share of honest answers on which the library's grader agrees with ours
 dress: share of harmless variants of right answers that are accepted
 constant: accuracy of the best constant answer (*: above {GUESSABLE:g})
-exploit: accuracy of the best reply that does not solve the question    partial: its score with partial credit
+exploit: accuracy of the best reply that does not solve the question
+partial: mean score, with partial credit, of the best reply that does not solve the question
 keys: distinct problems / questions drawn    left out: questions excluded    corrected: stored answers replaced
 draw ms: milliseconds to draw a question    grade us: microseconds to grade an answer"""
 
 
 def grader_name(task: str) -> str:
-    """Module and function of a task's grader."""
+    """Return a task's grader as "module.function"."""
     grader = GRADERS[task]
     return f"{grader.__module__.rpartition('.')[2]}.{grader.__name__}"
 
 
 def line(result: Audit) -> str:
-    """One line of the table under `HEADER`, followed by the rejected variants, the best replies and the kinds of
-    disagreement.
+    """Return a task's line of the table under `HEADER`, followed by the rejected variants, the best replies and the
+    kinds of disagreement.
 
     A constant answer with an accuracy above `GUESSABLE` is marked with `*`.
     """

@@ -5,16 +5,16 @@ an opening tag and the next closing tag, with no `<answer>` between them, so the
 counts. A thinking section is either
 
 - everything after a `<think>`, up to the next `</think>`, or to the end of a truncated completion, or
-- everything before a `</think>` that no `<think>` precedes, because many chat templates put the opening tag into the
+- everything before a `</think>` without a preceding `<think>`, because many chat templates put the opening tag in the
   prompt.
 
-A `<think>` inside an answer is part of the answer's text. Nothing else in the completion counts as an answer. The four
-tags have no alternative spellings, so `<thinking>`, `<THINK>` and `<answer >` are plain text. A single pass over the
-tags takes linear time for any text.
+A `<think>` inside an answer is part of the answer's text. Text outside `<answer>` tags never counts as an answer. The
+four tags have no alternative spellings, so `<thinking>`, `<THINK>` and `<answer >` are plain text. Extraction is a
+single pass over the tags, so it takes linear time for any text.
 
 Limitation: if `<think>` is in the prompt and the completion is truncated while the model is still thinking, the
-completion has no thinking tag at all, so an `<answer>` in the thinking section counts. A server with a reasoning parser
-avoids this by separating the thinking from the answer.
+completion contains no thinking tags, and an `<answer>` in the thinking section counts. A server with a reasoning parser
+avoids this limitation by separating the thinking from the answer.
 """
 
 import re
@@ -59,11 +59,11 @@ def extract(completion: object) -> Extraction:
 
 
 def completion_text(completion: object) -> str:
-    """The text of a completion: the string itself, a message's content, or the content of the last assistant message in
-    a list.
+    """Return the text of a completion: the string itself, a message's content, or the content of the last assistant
+    message in a list.
 
     Messages are mappings or objects with `role` and `content`. Content is text, None or a list of parts with `text`.
-    Returns "" for None, or if no message is from the assistant.
+    For None, or if no message is from the assistant, the text is "".
     """
     if completion is None:
         return ""

@@ -1,9 +1,9 @@
-"""The grader for each task. A grader grades one answer against one entry. Callers should use `core.grading.scoring`.
+"""The grader for each task, which grades one answer against one entry. Callers should use `core.grading.scoring`.
 
-All graders here are the project's own. They never evaluate the model's text, and they run in time linear in its length
-(a few milliseconds for `scoring.MAX_ANSWER_CHARS` characters). They return a score in [0, 1]: 1.0 for an answer that a
-user would call right, 0.0 for a wrong one, and values in between only for measurable progress. `core.grading.upstream`
-has the library's graders.
+All graders in this package are the project's own. Graders never execute the model's text as code, and run in time
+linear in the answer's length (a few milliseconds for `scoring.MAX_ANSWER_CHARS` characters). Graders return a score in
+[0, 1]: 1.0 for an answer that a user would call right, 0.0 for a wrong answer, and values in between only for
+measurable progress. `core.grading.upstream` provides the library's graders.
 """
 
 from collections.abc import Mapping
@@ -34,9 +34,9 @@ GRADERS: dict[str, Grader] = {
     **{task: grader for grader, tasks in _SHARED.items() for task in tasks.split()},
     **{task: grader for module in _MODULES for task, grader in vars(module).items() if task in shipped_table()},
 }
-"""Each task's grader: the function with the task's name, or one that several tasks share."""
+"""Each task's grader: the function named after the task, or a function shared by several tasks."""
 QUOTED = frozenset({"codeio"})
-"""Tasks in which quotes around the answer turn it into a different value (a string)."""
+"""Tasks in which quotes around an answer change its value to a string."""
 COMPOSED = frozenset({
     "ab", "arc_1d", "arc_agi", "binary_matrix", "boxnet", "cryptarithm", "futoshiki", "game_of_life", "graph_color",
     "group_anagrams", "jugs", "kakurasu", "knight_swap", "knights_knaves", "list_functions", "manipulate_matrix",
@@ -45,20 +45,21 @@ COMPOSED = frozenset({
     "rush_hour", "shortest_path", "sokoban", "spiral_matrix", "string_splitting", "string_synthesis", "sudoku",
     "survo", "tower_of_hanoi", "word_ladder", "word_sequence_reversal", "word_sorting",
 })  # fmt: skip
-"""Tasks whose answers are lists, grids, moves or claims rather than single values. `The answer is` is not removed from
-their answers."""
+"""Tasks whose answers are lists, grids, moves or claims rather than single values. A leading `The answer is` is not
+removed for these tasks."""
 BRACKETED = frozenset({"bf", "codeio", "intermediate_integration", "simple_integration"})
-"""Tasks where brackets around the answer change its value, belong to a program's output, or are parsed."""
+"""Tasks in which brackets around an answer change its value, belong to a program's output, or are parsed by the
+grader."""
 
 
 def grade(
     task: str, config: Mapping[str, Any], entry: Mapping[str, Any], answer: str, *, partial_credit: bool = False
 ) -> float:
-    """Grade `answer`. The score is 1.0 if the answer is right and 0.0 otherwise. With `partial_credit`, it measures
-    real progress in [0, 1].
+    """Grade `answer`. The score is 1.0 if the answer is right and 0.0 otherwise. With `partial_credit`, the score
+    measures real progress in [0, 1].
 
     `entry` is the library's item in JSON form. Errors caused by an invalid `entry` propagate. `scoring` distinguishes
-    them from wrong answers.
+    these errors from wrong answers.
     """
     grader = GRADERS[task]
     entry = corrected(task, entry, config)
@@ -76,11 +77,11 @@ def grade(
 
 
 def fault_of(task: str, config: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
-    """The reason why the entry's own gold answer is not graded as right. Empty if it is graded as right, or if the
+    """Return the reason why the entry's own gold answer is not graded as right, or "" if it is graded as right or the
     reason is unknown."""
     if task in SOLVED:  # these graders raise errors for entries that the solver cannot handle
         return ""
-    why = "its entry was edited or comes from another reasoning-gym version"
+    why = "the entry was edited or comes from another reasoning-gym version"
     try:
         gold = gold_answer(task, entry, config)
         if gold is None and entry["answer"] is None and task not in STORED_ELSEWHERE:

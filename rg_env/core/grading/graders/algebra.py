@@ -12,12 +12,12 @@ from rg_env.core.grading.graders.expressions import MAX_CHARS, Node, exact, pars
 from rg_env.core.grading.graders.forms import Unreadable
 
 Complex = tuple[Fraction, Fraction]
-"""The real and the imaginary part."""
+"""Real and imaginary parts."""
 Monomial = tuple[tuple[str, int], ...]
 """Variables with their exponents, in alphabetical order. For example, `x*y**2` is `(("x", 1), ("y", 2))`."""
 
 _PLACES = 4
-"""Decimal places that polynomial_equations asks for."""
+"""Number of decimal places that polynomial_equations requires."""
 _NO_ROOTS = {"", '""', "''", "none", "no real solutions", "no real solution", "no real values", "no real roots"}
 _MAX_CHARS = 2_000
 _EXACT_FLOATS = 2**53
@@ -34,7 +34,7 @@ _CONSTANT = re.compile(
     r")"
 )
 _REPEATED = re.compile(r"constant[A-Z] +constant[A-Z]")
-"""Matches `C C`, which is a word written twice rather than a product."""
+"""Matches adjacent constants, such as `C C`, which are rejected rather than treated as a product."""
 _MAX_CONSTANTS = 8
 _DECIMAL = r"(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:e[+-]?\d{1,3})?"
 _IMAGINARY = rf"(?:{_DECIMAL}\*?)?[ij]"
@@ -45,7 +45,7 @@ _COMPLEX = re.compile(
 
 
 def _complex(text: str) -> Complex:
-    """Read a complex value, such as `3 - 2i`, `-2.0i + 3`, `(3-2j)`, `7` or `-i`, but not a calculation."""
+    """Parse a complex value, such as `3 - 2i`, `-2.0i + 3`, `(3-2j)`, `7` or `-i`, but not a calculation."""
     text = forms.plain_thousands(forms.plain_digits(text.strip())).lower()
     if len(text) > _MAX_CHARS or re.search(r"\d\s+\d", text):
         raise Unreadable
@@ -69,8 +69,8 @@ def _computed(a: Complex, b: Complex, operation: str) -> Complex:
 
 
 def complex_arithmetic(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the value of the operation as `a + bi`, with its parts in any order. If the stored result is an inexact
-    float, as with large bounds, the exact result is also right."""
+    """Accept the operation's result as `a + bi`, with the real and imaginary parts in either order. If the stored
+    result is an inexact float, which can happen with large bounds, the exact result is also right."""
     value, metadata = _complex(answer), entry["metadata"]
     numbers = (metadata[name] for name in ("num1", "num2", "result"))
     a, b, stored = ((Fraction(real), Fraction(imaginary)) for real, imaginary in numbers)
@@ -90,7 +90,8 @@ def _close(value: Complex, right: Complex) -> bool:
 def antiderivative(answer: str, entry: Entry, config: Config) -> float:
     """Accept any antiderivative of the integrand, with or without constants of integration under any common name.
 
-    An initial `F(x) =` is ignored, and so is the letter case of the variable, because questions say `dx` even for `X`.
+    A leading `F(x) =` is ignored. The variable's letter case is also ignored, because questions write `dx` even if the
+    variable is `X`.
     """
     variable, source = str(entry["metadata"]["variable"]), str(entry["metadata"]["integrand"])
     integrand = Integrand.of(parse(source, (variable,), bounded=False))
@@ -109,7 +110,7 @@ def antiderivative(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _with_constants_named(text: str, variables: Collection[str]) -> tuple[str, list[str]]:
-    """The text with each constant of integration replaced by a plain name, and a list of these names.
+    """Return the text with each constant of integration replaced by a plain name, and a list of these names.
 
     Only a separate word counts as a constant, as in `2*C`, `+ C_1`, `+ c_{0}`, `+ D` or `+ const`. The `C` in `xC` or
     `C(x)`, or a letter in a longer word, does not count.
@@ -126,9 +127,9 @@ def _with_constants_named(text: str, variables: Collection[str]) -> tuple[str, l
 
 
 def parse_expanded(text: str, variables: Collection[str]) -> dict[Monomial, Fraction]:
-    """Parse a polynomial that is expanded and has like terms collected. A term has at most one number and each variable
-    at most once, and no two terms have the same variables and powers. The order of terms and factors does not matter.
-    """
+    """Parse an expanded polynomial with like terms collected. Each term contains at most one number and each variable
+    at most once, and no two terms have the same variables and powers. The order of terms and factors does not
+    matter."""
     polynomial = parse(forms.ungrouped(text), variables, bounded=False)
     found: dict[Monomial, Fraction] = {}
     for term in _parts(polynomial, "sum"):
@@ -155,15 +156,15 @@ def parse_expanded(text: str, variables: Collection[str]) -> dict[Monomial, Frac
 
 
 def _parts(node: Node, kind: str) -> tuple[Node, ...]:
-    """The parts of a sum or product. Any other node is its own only part."""
+    """Return the parts of a sum or product node, or the node itself as the only part if it is of another kind."""
     return node[1:] if node[0] == kind else (node,)
 
 
 def polynomial_equations(answer: str, entry: Entry, config: Config) -> float:
-    """Accept all distinct real roots in any order, rounded to at least four places.
+    """Accept the list of all distinct real roots, in any order, with at least four correct decimal places.
 
-    Truncated and rounded values are both right, because the question is ambiguous. The roots are counted here because
-    the library misses some roots of polynomials of degree 4.
+    Both truncated and rounded values are right because the question is ambiguous. The grader counts the roots itself
+    because the library misses some roots of polynomials of degree 4.
     """
     metadata = entry["metadata"]
     variable = str(metadata["variable"])
@@ -178,8 +179,8 @@ def polynomial_equations(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _values(answer: str, variable: str) -> list[Fraction]:
-    """The numbers in a list such as `-0.5, 1/3`, `x = 1 or x = 2` or `[1, 2]`, sorted. Empty if the answer states that
-    there are no roots."""
+    """Return the sorted numbers in a list such as `-0.5, 1/3`, `x = 1 or x = 2` or `[1, 2]`. The result is empty if the
+    answer states that there are no roots."""
     text = answer.strip().strip("[](){}").strip()
     if text.rstrip(".").lower() in _NO_ROOTS:
         return []
@@ -203,8 +204,8 @@ def _all_matched(values: list[Fraction], n_roots: Callable[[Fraction, Fraction],
     start = end = values[0] if values else unit
     members = 0
     for value in values:
-        # A value truncated to four places is up to one unit away from its root (in either direction if negative), and a
-        # rounded value is up to half a unit away.
+        # A positive value truncated to four places is up to one unit below its root. A negative truncated value is up
+        # to one unit below or above its root, and a rounded value is up to half a unit away from its root.
         cut = (value / unit).denominator == 1
         low = value - (unit if cut and value < 0 else unit / 2)
         high = value + (unit if cut and value else unit / 2)
@@ -218,7 +219,7 @@ def _all_matched(values: list[Fraction], n_roots: Callable[[Fraction, Fraction],
 
 
 def polynomial_multiplication(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the expanded product with like terms collected. The unexpanded product is wrong."""
+    """Accept the expanded product with like terms collected. An unexpanded product is wrong."""
     variables = tuple(map(str, entry["metadata"]["variables"]))
     if len(answer) > 2 * len(entry["answer"]) + _MAX_CHARS:
         return 0.0
@@ -226,7 +227,7 @@ def polynomial_multiplication(answer: str, entry: Entry, config: Config) -> floa
 
 
 def simple_equations(answer: str, entry: Entry, config: Config) -> float:
-    """Accept a number that makes both sides equal, with or without `x =` before it."""
+    """Accept a number that solves the equation, with or without a leading `x =`."""
     variable = str(entry["metadata"]["variable"])
     left, right = (parse(side, (variable,), bounded=False) for side in entry["metadata"]["equation"].split("="))
     name, equals, number = answer.rpartition("=")

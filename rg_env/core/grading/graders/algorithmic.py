@@ -1,5 +1,4 @@
-"""Graders for the algorithmic tasks, which involve numbers, strings of symbols, matrices, processes, words and
-letters."""
+"""Graders for the algorithmic tasks, which involve numbers, symbol strings, matrices, processes, words and letters."""
 
 import csv
 import importlib.util
@@ -40,8 +39,8 @@ def ab(answer: str, entry: Entry, config: Config) -> float:
 
 
 def base_conversion(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the number in the target base. Letter case, `0x`, leading zeros, spaces and a subscript with the base are
-    ignored."""
+    """Accept the number in the target base. Letter case, a prefix such as `0x`, leading zeros, spaces and a subscript
+    with the base are ignored."""
     metadata = entry["metadata"]
     base = metadata["target_base"]
     digits = forms.plain_digits("".join(answer.split())).lower()
@@ -83,8 +82,8 @@ def number_filtering(answer: str, entry: Entry, config: Config) -> float:
 
 
 def number_sorting(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the question's numbers in sorted order. A correct prefix that is longer than the one in the question gets
-    partial credit."""
+    """Accept the question's numbers in sorted order. An answer with a longer correct prefix than the question's list
+    gets partial credit."""
     metadata = entry["metadata"]
     gold = _exact(metadata["sorted_numbers"])
     return in_order(_numbers(answer, len(gold)), gold, lambda: _exact(metadata["original_numbers"]))
@@ -97,7 +96,7 @@ def counts(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _numbers(answer: str, count: int) -> list[Fraction]:
-    """Read a list of `count` numbers. Quotes are optional, but must come in pairs around single numbers."""
+    """Parse a list of `count` numbers. Quotes are optional, but each pair must enclose a single number."""
     if len(re.findall(r"[^\s,;()\[\]'\"]+", answer)) != count:
         raise forms.Unreadable
     if "'" not in answer and '"' not in answer:
@@ -120,14 +119,15 @@ _JUG_MOVE = re.compile(
 )
 _CHARS_PER_VERTEX = 40
 _MORE_CHARS = 200
-"""Number of additional characters allowed. A map with one vertex per line takes about 16 characters per vertex."""
+"""Number of characters allowed in addition to `_CHARS_PER_VERTEX` per vertex. A mapping with one vertex per line takes
+about 16 characters per vertex."""
 _MAX_JUG_MOVES = 1_000
-"""Maximum number of moves. The library's hardest puzzles need 200."""
+"""Maximum number of moves in an answer. The library's hardest puzzles require 200 moves."""
 
 
 def matrix(answer: str, entry: Entry, config: Config) -> float:
-    """Accept all cells of the output matrix. Correct cells get partial credit, not counting those that are already
-    correct in a copy of the input.
+    """Accept the complete output matrix. There is partial credit only if more cells are correct than in a copy of the
+    input or in the best constant matrix.
 
     In binary_matrix, a copy of the input is correct in many cells because a cell with 0 has distance 0, and most cells
     with 1 have distance 1.
@@ -136,8 +136,8 @@ def matrix(answer: str, entry: Entry, config: Config) -> float:
 
 
 def game_of_life(answer: str, entry: Entry, config: Config) -> float:
-    """Accept all cells of the final board. There is partial credit only if more cells are correct than on an empty
-    board or on the initial board."""
+    """Accept the complete final board. There is partial credit only if more cells are correct than on the initial board
+    or on a board whose cells are all the same."""
     board = entry["question"].rpartition("\n\n")[2].removesuffix(".")
     return common.grade_grid(answer, json.loads(entry["answer"]), json.loads(board))
 
@@ -148,8 +148,8 @@ def game_of_life_halting(answer: str, entry: Entry, config: Config) -> float:
 
 
 def pool_matrix(answer: str, entry: Entry, config: Config) -> float:
-    """Accept all cells, correct to at least two decimal places. There is partial credit only if more cells are correct
-    than in the best constant matrix."""
+    """Accept the complete pooled matrix, correct to at least two decimal places. There is partial credit only if more
+    cells are correct than in the best constant matrix."""
     return common.grade_grid(answer, entry["metadata"]["solution"], entry["metadata"]["matrix"], _is_near)
 
 
@@ -183,10 +183,11 @@ def graph_color(answer: str, entry: Entry, config: Config) -> float:
 
 
 def fit_by_chance(entry: Entry) -> float:
-    """The probability that a fixed coloring with equally frequent colors solves a question of this size.
+    """Return the probability that a fixed coloring with equally frequent colors solves a question of this size.
 
-    With e edges, and with m of the N vertex pairs in the same color, the probability is `C(N - m, e) / C(N, e)` divided
-    by the number of possible vertex counts, because a coloring must name exactly the graph's vertices.
+    If the graph has e edges and the coloring gives the same color to m of the N vertex pairs, the probability is
+    `C(N - m, e) / C(N, e)` divided by the number of possible vertex counts. The division is necessary because a
+    coloring must name exactly the graph's vertices.
     """
     puzzle, (fewest, most) = entry["metadata"]["puzzle"], entry["metadata"]["difficulty"]["num_vertices"]
     vertices, edges, colors = len(puzzle["vertices"]), len(puzzle["edges"]), len(puzzle["color_options"])
@@ -214,10 +215,10 @@ def jugs(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _jug_moves(answer: str) -> list[re.Match[str]]:
-    """Split the text into the parts between commas or line breaks, in lower case and without brackets, quotes and
-    bullets.
+    """Parse the moves, which are separated by commas, semicolons or line breaks, ignoring letter case, brackets, quotes
+    and bullets.
 
-    The library names jugs `A`, `B` and so on and uses fewer than 26 letters, so letter case does not matter.
+    Letter case does not matter because the library names its jugs `A`, `B` and so on, and uses fewer than 26 of them.
     """
     parts = [part for part in re.split(r"[,;\n]", forms.unbracketed(answer)) if part.strip()]
     if len(parts) > _MAX_JUG_MOVES:
@@ -229,30 +230,30 @@ def _jug_moves(answer: str) -> list[re.Match[str]]:
 # Graders for the algorithmic tasks involving words and letters.
 
 _QUOTES = "'\"`‘’“”"
-_AS_JSON = str.maketrans("'()", '"[]')  # none of the words has an apostrophe
+_AS_JSON = str.maketrans("'()", '"[]')  # this is safe because no word contains an apostrophe
 _INNER_LIST = re.compile(r"\[([^\[\]]*)\]")
 
 
 def caesar_cipher(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the stored text in any letter case and with any spacing, or the decrypted text. The two may differ,
-    because the library encrypts `Ë` as if it were one of the letters A to Z."""
+    """Accept the stored text in any letter case and with any spacing, or the decrypted text. The stored and decrypted
+    texts may differ because the library encrypts `Ë` as if it were one of the letters A to Z."""
     shift, cipher = entry["metadata"]["rotation"], entry["metadata"]["cipher_text"]
     plain = "".join(chr((ord(sign) - 65 - shift) % 26 + 65) if "A" <= sign <= "Z" else sign for sign in cipher)
     return max(word(answer, entry, config), word(answer, {"answer": plain}, config))
 
 
 def letter_jumble(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the story's words in any letter case. Correct words get partial credit, not counting those that the
+    """Accept the story's words in any letter case. Correct words get partial credit, not counting words that the
     question leaves unscrambled."""
     return _in_place(answer.casefold().split(), entry["answer"], " ".join(entry["metadata"]["scrambled_words"]))
 
 
 def sentence_reordering(answer: str, entry: Entry, config: Config) -> float:
     """Accept the story's sentence in any letter case. Words in the right position get partial credit, not counting
-    those already in position in the question.
+    words that are already in the right position in the question.
 
-    If a word occurs twice, the library stores both occurrences at the position of the first. The original sentence is
-    also right.
+    If a word occurs twice, the library stores both occurrences at the position of the first, but the original sentence
+    is also right.
     """
     shuffled = _sentence(entry["question"].partition(": ")[2])
     stored: str = entry["answer"]
@@ -274,21 +275,23 @@ def _in_place(words: Sequence[str], gold: str, start: str) -> float:
 
 
 def spell_backward(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the reversed word in any letter case. Its letters may be separated."""
+    """Accept the reversed word in any letter case. The letters may be separated, for example by spaces or hyphens."""
     return squeezed(answer).casefold() == entry["answer"].casefold()
 
 
 def palindrome_generation(answer: str, entry: Entry, config: Config) -> float:
-    """Accept any palindrome of exactly the given letters, in any letter case. The letters may be separated."""
+    """Accept any palindrome of exactly the given letters, in any letter case. The letters may be separated, for example
+    by spaces or hyphens."""
     text = squeezed(answer).casefold()
     return text == text[::-1] and Counter(text) == Counter(entry["metadata"]["letters"])
 
 
 def palindrome_partitioning(answer: str, entry: Entry, config: Config) -> float:
-    """Accept all partitions into palindromes, in any order. There is partial credit for correct partitions minus wrong
-    ones, not counting the partition into single letters.
+    """Accept all partitions into palindromes, in any order. Partial credit depends on the number of correct partitions
+    minus the number of wrong partitions, not counting the partition into single letters.
 
-    The partitions are counted, not compared with the stored ones, because there can be thousands.
+    The answer is checked by counting its correct partitions rather than comparing them with the stored list, because
+    there can be thousands of partitions.
     """
     whole = entry["metadata"]["string"]
     partitions = {tuple(parts) for parts in _word_lists(answer, entry)}
@@ -341,8 +344,8 @@ def word_sequence_reversal(answer: str, entry: Entry, config: Config) -> float:
 
 
 def word_sorting(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the sorted words, separated by commas or whitespace. A correct prefix that is longer than the one in the
-    question gets partial credit.
+    """Accept the sorted words, separated by commas or whitespace. An answer with a longer correct prefix than the
+    question's list gets partial credit.
 
     Letter case matters because the order depends on it.
     """
@@ -351,16 +354,16 @@ def word_sorting(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _words(text: str) -> list[str]:
-    """Read a list of words in JSON, as a Python literal, or separated by commas (or by whitespace if there are no
-    commas)."""
+    """Parse a list of words written in JSON, as a Python literal, or separated by commas (or by whitespace if there are
+    no commas)."""
     text = forms.unbracketed(text)
     parts = text.split(",") if "," in text else text.split()
     return [part for part in (part.strip().strip(_QUOTES) for part in parts) if part]
 
 
 def _word_lists(text: str, entry: Entry) -> list[list[str]]:
-    """Read lists of words in JSON or as a Python literal, with or without quotes. Without brackets, each line is a
-    list."""
+    """Parse lists of words written in JSON or as a Python literal, with or without quotes. If the text has no brackets,
+    each line is a list."""
     refuse_long(text, entry)
     if "'" in text or '"' in text:
         value = _loaded(text.translate(_AS_JSON))
@@ -376,7 +379,7 @@ def _word_lists(text: str, entry: Entry) -> list[list[str]]:
 
 
 def _loaded(text: str) -> Any:
-    """The JSON value in the text, or a list of its JSON values."""
+    """Parse the text as one JSON value, or as several values separated by commas, which are returned as a list."""
     for source in (text, f"[{text}]"):
         try:
             return json.loads(source)
@@ -391,7 +394,7 @@ def _is_word_list(value: object) -> bool:
 
 @cache
 def _ladder_words() -> frozenset[str]:
-    """The words of 3 to 5 letters, in upper case, that `word_ladder` accepts as English."""
+    """Return the uppercase words of 3 to 5 letters that `word_ladder` accepts as English."""
     rows = csv.DictReader(_library_text("words.csv").splitlines())
     found = (row.get(f"{length}_letter") for row in rows for length in (3, 4, 5))
     return frozenset(word.upper() for word in found if word)
@@ -399,7 +402,8 @@ def _ladder_words() -> frozenset[str]:
 
 @cache
 def _story() -> dict[tuple[str, ...], str]:
-    """The sentences of the story used by the text tasks, keyed by the form in which the library stores them."""
+    """Return the sentences of the story used by the text tasks, keyed by their words in the order stored by the
+    library."""
     text = _library_text("in_the_year_2889.txt")
     sentences = [sentence.split() for sentence in re.split(r"(?<=[.!?])", text)]
     return {tuple(sorted(words, key=words.index)): " ".join(words) for words in sentences}
@@ -408,5 +412,5 @@ def _story() -> dict[tuple[str, ...], str]:
 def _library_text(name: str) -> str:
     spec = importlib.util.find_spec("reasoning_gym")  # finds a top-level package without importing it
     if spec is None or spec.origin is None:
-        raise ModuleNotFoundError("reasoning_gym is not installed")
+        raise ModuleNotFoundError("reasoning_gym is not installed; run `pip install reasoning-gym`")
     return (Path(spec.origin).parent / "data" / name).read_text(encoding="utf-8")

@@ -13,7 +13,8 @@ from rg_env.core.grading.graders.expressions import exact, exact_value, parse
 from rg_env.core.grading.graders.forms import Unreadable, attempt
 
 _CONTEXT = Context(prec=1_100)
-"""Context for numbers of up to 1,000 digits. The library may change the process's own context."""
+"""Decimal context for numbers of up to 1,000 digits. The process's own context is not used because the library may
+change it."""
 _POWER_FIGURES = 3
 _MAX_EXPONENT = 400
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
@@ -25,7 +26,8 @@ _DAY_UNITS = (
 _PLAIN_PRODUCT = re.compile(r"\d{1,9}(?: ?[×*] ?\d{1,9})*", re.ASCII)
 _CURRENCIES = ("$", "€", "£", "¥", "₹")
 _PLACES, _MOST_PLACES = 4, 10
-"""Minimum number of decimal places, and maximum number that is checked. The stored answer does not have more."""
+"""Minimum number of decimal places required, and maximum number checked. The stored answer never has more decimal
+places than this maximum."""
 _DAY = timedelta(days=1)
 _CLOCK = re.compile(
     r"(?P<sign>-?)(?:(?P<days>\d{1,7}) ?(?:days?|d)(?:$|,? (?:and )?))?"
@@ -38,10 +40,10 @@ _WORDS = re.compile(
     r"(?:(?P<seconds>\d{1,7}(?:\.\d{1,6})?) ?(?:seconds?|secs?|s))?"
 )
 _MANY_PLACES = 10**2_000
-"""Common multiple of the denominators of all decimals that `forms.number` can read."""
+"""Common multiple of the denominators of all decimals that `forms.number` can parse."""
 _HALF_A_THOUSANDTH = Fraction(1, 2000)
 _FLOAT_ERROR = Fraction(1, 10**9)
-"""Tolerance for the library's floats."""
+"""Tolerance for rounding errors in the library's floats."""
 _DEGREES = ("°", "degrees", r"\degree", "degree", "deg", r"^\circ", r"^{\circ}")
 _ROOT = re.compile(r"\\?sqrt(?:\{(\d{1,12})\}|\((\d{1,12})\)|(\d{1,12}))|√(?:\((\d{1,12})\)|\{(\d{1,12})\}|(\d{1,12}))")
 _TERMS = r"[+-]?T(?:[+-]T)*".replace("T", r"(?:\d{1,9}(?:\*?√\d{1,12})?|√\d{1,12})(?:/\d{1,9})?")
@@ -69,9 +71,10 @@ def calendar_arithmetic(answer: str, entry: Entry, config: Config) -> float:
 
 
 def decimal_arithmetic(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the expression's value to the required number of significant digits, within one unit in the last digit.
+    """Accept the expression's value to within one unit in the last of the required significant digits.
 
-    The stored answer is also right. It may be less accurate because the library rounds every intermediate result.
+    The stored answer is also right, although it may be less accurate because the library rounds every intermediate
+    result.
     """
     value = forms.number(answer)
     if value == forms.number(entry["answer"]):
@@ -83,7 +86,7 @@ def decimal_arithmetic(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _last_place(value: Fraction, digits: int) -> Fraction:
-    """One unit in the last of the `digits` significant digits of `value`, which must not be 0."""
+    """Return the place value of the last of the first `digits` significant digits of `value`, which must not be 0."""
     exponent = _CONTEXT.divide(Decimal(value.numerator), Decimal(value.denominator)).adjusted()
     return Fraction(10) ** (exponent - digits + 1)
 
@@ -91,8 +94,8 @@ def _last_place(value: Fraction, digits: int) -> Fraction:
 def decimal_chain_sum(answer: str, entry: Entry, config: Config) -> float:
     """Accept the exact value of the sum, or the stored answer.
 
-    The two differ if decimal_arithmetic was used earlier in the same process, because that lowers the precision of
-    Python's decimals.
+    The exact value and the stored answer differ if decimal_arithmetic was used earlier in the same process, because
+    that task lowers the precision of Python's decimals.
     """
     value = forms.number(answer)
     return value == forms.number(entry["answer"]) or value == exact_value(entry["metadata"]["expression"])
@@ -131,13 +134,13 @@ def leg_counting(answer: str, entry: Entry, config: Config) -> float:
 
 
 def count_bits(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the stored number, with or without a word for what is counted."""
+    """Accept the stored number, with or without a unit such as `bits` or `ones`."""
     return forms.integer(_without_unit(answer, ("one bits", "1 bits", "bits", "ones"))) == int(entry["answer"])
 
 
 def _without_unit(text: str, units: tuple[str, ...]) -> str:
-    """`text` in lower case, without the first of `units` that it ends with. The end of a longer word or number, as in
-    "sundays" or "21 bits", is not a unit."""
+    """Return `text` in lower case and without the unit at its end, if any. If several of `units` match, the first one
+    is removed. The end of a longer word or number, as in "sundays" or "21 bits", is not a unit."""
     text = text.strip().casefold()
     for unit in units:
         if (rest := text.removesuffix(unit)) != text:
@@ -149,7 +152,7 @@ def _without_unit(text: str, units: tuple[str, ...]) -> str:
 
 def number_format(answer: str, entry: Entry, config: Config) -> float:
     """Accept the requested candidate in any notation, rounded to at least three decimal places. The answer must be
-    closer to it than to any other candidate."""
+    closer to the requested candidate than to any other."""
     value, metadata = forms.number(answer), entry["metadata"]
     gold = Fraction(str(metadata["solution"]))
     distance = abs(value - gold)
@@ -160,17 +163,18 @@ def number_format(answer: str, entry: Entry, config: Config) -> float:
 
 
 def power_function(answer: str, entry: Entry, config: Config) -> float:
-    """Accept any number that equals the stored one when both are rounded to three significant figures."""
+    """Accept any number that equals the stored answer when both are rounded to three significant figures."""
     value, gold = attempt(forms.number, answer), forms.number(entry["answer"])
     if value is None:
         value = _scientific(answer)
-    if value == gold or abs(value - gold) > abs(gold) / 50:  # rounding takes four times as long
+    if value == gold or abs(value - gold) > abs(gold) / 50:  # rounding would take four times as long
         return value == gold
     return not _rounded(value, _POWER_FIGURES).isdisjoint(_rounded(gold, _POWER_FIGURES))
 
 
 def _rounded(value: Fraction, digits: int) -> set[Fraction]:
-    """Round `value` to `digits` significant digits. Returns both candidates if it is exactly halfway between two."""
+    """Round `value` to `digits` significant digits. If `value` is exactly halfway between two candidates, return
+    both."""
     if value == 0:
         return {value}
     place = _last_place(value, digits)
@@ -179,7 +183,7 @@ def _rounded(value: Fraction, digits: int) -> set[Fraction]:
 
 
 def _scientific(text: str) -> Fraction:
-    r"""Read a number written as `1.23 × 10^4`, `1.23 \times 10^{4}`, `1.23*10**4` or `10⁴`."""
+    r"""Parse a number written as `1.23 × 10^4`, `1.23 \times 10^{4}`, `1.23*10**4` or `10⁴`."""
     factors = [(Fraction(1), 1), *_factors(text)]
     (mantissa, one), (ten, exponent) = factors[-2:]
     if len(factors) > 3 or one != 1 or ten != 10 or abs(exponent) > _MAX_EXPONENT:
@@ -188,7 +192,7 @@ def _scientific(text: str) -> Fraction:
 
 
 def _factors(text: str) -> list[tuple[Fraction, int]]:
-    """Base and exponent of each factor in a product such as `2^2 × 3`."""
+    """Return the base and exponent of each factor in a product such as `2^2 × 3`."""
     node = parse(re.sub("[xX]", "*", forms.ungrouped(text)))
     found: list[tuple[Fraction, int]] = []
     for factor in node[1:] if node[0] == "product" else (node,):
@@ -229,8 +233,8 @@ def coin_flip(answer: str, entry: Entry, config: Config) -> float:
     """Accept the probability as a fraction, a decimal with at least four places, or a percentage. If the answer has two
     forms (`1/8 = 0.125`), both must be right.
 
-    A decimal may be rounded or truncated, and must be right in every given place. It must also be within 5% of the
-    right value, because otherwise zero would be accepted for the smallest probabilities.
+    A decimal may be rounded or truncated, and must be right in every given place. The answer must also be within 5% of
+    the right value, so that zero is not accepted for very small probabilities.
     """
     gold = forms.rational(str(entry["answer"]))
     return all(_close(_probability(part), gold) for part in re.split(r"=|≈|\\approx\b", answer))
@@ -267,8 +271,9 @@ def _right(entry: Entry) -> set[timedelta]:
 
 
 def elapsed_time(entry: Entry) -> str:
-    """Return the stored duration or, if it is wrong, the right one in the same format. The stored duration may be a
-    millisecond short, ignore the time of day after `(Monday)`, or be negative if midnight falls between the times."""
+    """Return the stored duration or, if it is wrong, the right duration in the same format. The stored duration may be
+    a millisecond short, ignore the time of day after a weekday such as `(Monday)`, or be negative if midnight falls
+    between the two times."""
     stored = str(entry["answer"])
     if not _right(entry).isdisjoint(_readings(stored)[:1]):
         return stored
@@ -282,7 +287,8 @@ def elapsed_time(entry: Entry) -> str:
 
 
 def _elapsed(entry: Entry) -> timedelta:
-    """The time from start to end, taken from the question if the library drops the time of day after `(Monday)`."""
+    """Return the time from start to end, taken from the question if the library drops the time of day after a weekday
+    such as `(Monday)`."""
     found = re.findall(r"(\d{4}-\d\d-\d\d) \(\w+\) (\d\d:\d\d:\d\d [+-]\d{4})", entry["question"])
     if len(found) == 2:
         start, end = (datetime.strptime(f"{day} {time}", "%Y-%m-%d %H:%M:%S %z") for day, time in found)
@@ -295,10 +301,10 @@ def _elapsed(entry: Entry) -> timedelta:
 
 
 def _readings(text: str) -> list[timedelta]:
-    """The durations that `text` may mean. Empty if it is not a duration.
+    """Return the durations that `text` may mean, or an empty list if `text` is not a duration.
 
-    There are two durations if the text starts with a minus sign and a number of days, because `-1 days, 22:00` means
-    minus two hours to the library and Python, and minus 46 hours to others.
+    A text that starts with a negative number of days may mean two durations. For example, `-1 days, 22:00` means minus
+    two hours to the library and Python, but minus 46 hours to other readers.
     """
     text = " ".join(forms.plain_digits(text).casefold().split())
     match = _CLOCK.fullmatch(text) or _WORDS.fullmatch(text)
@@ -332,17 +338,17 @@ def advanced_geometry(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _is_near(value: Fraction, right: Fraction | float, tolerance: Fraction = _HALF_A_THOUSANDTH) -> bool:
-    """Whether a decimal number is within the tolerance. Other fractions must be exact."""
+    """Whether a decimal number is within the tolerance of `right`. Fractions that are not decimals must be exact."""
     is_decimal = _MANY_PLACES % value.denominator == 0
     return abs(value - Fraction(right)) <= (tolerance if is_decimal else 0) + _FLOAT_ERROR
 
 
 def _surd(text: str) -> calculus.Ball:
-    r"""Read sums of whole numbers and their square roots, divided by whole numbers, such as `3√5/2` or `\frac{\sqrt{5}
+    r"""Parse sums of whole numbers and their square roots, divided by whole numbers, such as `3√5/2` or `\frac{\sqrt{5}
     - 1}{2}`.
 
-    Nothing else is accepted, not even roots in denominators, because a formula with the question's numbers is not an
-    answer.
+    Any other form, including a root in a denominator, is rejected because an unevaluated formula with the question's
+    numbers is not an answer.
     """
     text = re.sub(r"\s|\\left|\\right|\\,", "", forms.plain_digits(text))
     text = re.sub(r"\\cdot|\\times|[×·⋅]", "*", text)

@@ -1,23 +1,24 @@
-"""Check antiderivatives by comparing a formula's derivative with the integrand at sample points, in ball arithmetic.
+"""Check antiderivatives by comparing a formula's derivative with the integrand at sample points, using ball arithmetic.
 
 Derivatives are computed by forward-mode automatic differentiation with dual numbers (Clifford 1873; Griewank and
-Walther, *Evaluating Derivatives*, chapter 3). Each node of the tree yields its value and its derivative, by the chain
-rule. The check does not depend on how a formula is written. Formulas are therefore not simplified (except for rational
-constants) and never grow.
+Walther, *Evaluating Derivatives*, chapter 3). Each node of the expression tree computes its value and, by the chain
+rule, its derivative. The check does not depend on how a formula is written, so formulas are not simplified (except for
+rational constants) and never grow.
 
 Values and derivatives are balls, so rounding errors never affect the result. A formula is refuted at a point if its
-derivative provably differs from the integrand, confirmed if both provably agree to ten digits or more, and undecided if
-digits cancel. `integrand*(x + 1e30*pi - 1e30*pi)` is undecided everywhere and therefore rejected.
+derivative provably differs from the integrand, and confirmed if both provably agree to ten digits or more. In all other
+cases, such as when digits cancel, the formula is undecided at that point. For example,
+`integrand*(x + 1e30*pi - 1e30*pi)` is undecided everywhere and therefore rejected.
 
 The sample points depend on the question and the answer, so answers cannot be tuned to them. The constant of integration
 may differ between pieces of the domain, as for `ln|x|` or `atan(1/x)`.
 
 A ball represents a real number by a midpoint and a radius that provably bounds its error. Each operation returns a ball
 that contains every result for operands in the given balls, including rounding (van der Hoeven, *Ball arithmetic*, 2009;
-Johansson, *Arb*, 2017). If digits cancel, midpoints become meaningless and radii grow, which plain floats would hide.
-For example, `1 + 1e30 - 1e30` is `0 +- 1e15`. Operations raise ValueError or ArithmeticError if a ball is not entirely
-inside the domain. Values too large for a float become infinite or raise OverflowError, so check results with
-`is_finite`.
+Johansson, *Arb*, 2017). If digits cancel, midpoints become meaningless and radii grow. Plain floats would hide this
+loss of precision. For example, `1 + 1e30 - 1e30` is `0 +- 1e15`. Operations raise ValueError or ArithmeticError if a
+ball is not entirely inside their domain. Values too large for a float become infinite or raise OverflowError, so check
+results with `is_finite`.
 """
 
 import math
@@ -36,44 +37,47 @@ Ball = tuple[float, float]
 Dual = tuple[Ball, Ball]
 """A value and its derivative."""
 Function = Callable[[Mapping[str, Dual]], Dual]
-"""Computes a value from the variables' values. Raises ValueError or ArithmeticError outside its real domain."""
+"""Function that computes a value and its derivative from those of the variables. The function raises ValueError or
+ArithmeticError outside its real domain."""
 
 _NEAR = (0.1, 300.0)
-"""Magnitudes of the first points. Their range is too wide for a series or quadrature about zero to agree everywhere."""
+"""Range of magnitudes of the first sample points. This range is too wide for a series expansion or quadrature about
+zero to be accurate everywhere."""
 _WIDE = (0.05, 1e4)
-"""Magnitudes of further points, for integrands with a small or distant domain, such as `asin(3*x)` or `sqrt(x - 100)`.
-"""
+"""Range of magnitudes of further sample points, for integrands with a small or distant domain, such as `asin(3*x)` or
+`sqrt(x - 100)`."""
 _NEAR_PAIRS, _WIDE_PAIRS = 6, 60
 _EXTREME = (1e-25, -1e-25, 1e25, -1e25)
-"""Points where the lowest or highest power of a polynomial dominates. They can refute an answer, but need not confirm
-it."""
+"""Points where the lowest or highest power of a polynomial dominates. These points can refute an answer but need not
+confirm it."""
 _FROM_EDGE = (1e-1, 1e-2, 1e-3, 1e-4)
-"""Distances of points from an edge of the domain, relative to the edge's magnitude. These points can refute an answer,
+"""Distances of points from an edge of the domain, relative to the edge's magnitude. These points can refute an answer
 but need not confirm it."""
 _HALVINGS = 24
 _WANTED_POINTS = 12
 """Number of points to try in the integrand's domain."""
 _NEEDED_POINTS = 5
-"""Number of points that must confirm an answer. It is lower than `_WANTED_POINTS` because `ln(x)` has half the domain
-of `1/x`."""
+"""Number of points that must confirm an answer. This minimum is lower than `_WANTED_POINTS` because an answer's domain
+can be smaller than the integrand's: `ln(x)` has half the domain of `1/x`."""
 _WIDEST = 1e-10
 """Maximum radius, relative to the integrand, of the difference between the derivative and the integrand at a point that
 confirms an answer.
 
-It must be well below 1e-8, the square root of the rounding error. A sawtooth such as `u = atan(tan(K*x))/K` has slope 1
-and values below `1/K`, so that `integrand*u` has nearly the wanted derivative. It is refuted until `1/K` is as small as
-the radius of its slope, which is about `K` times the rounding error.
+This radius must be well below 1e-8, the square root of the rounding error. A sawtooth such as `u = atan(tan(K*x))/K`
+has slope 1 and values below `1/K`, so the derivative of `integrand*u` is nearly the integrand. The answer `integrand*u`
+is refuted unless `1/K` is as small as the radius of the slope, which is about `K` times the rounding error.
 """
 _MARGIN = 1 + 1e-9
 """Safety factor for rounding errors in the radii of long formulas."""
 _TINY = 1e-200
 _MODERATE, _HUGE = (-1.0, 1.0), (30.0, 60.0)
-"""Decimal exponents for the values of integration constants. Huge values make `C*x/10^20` significant, and moderate
-ones keep `exp(C)` finite."""
+"""Ranges of decimal exponents for the values of integration constants. Huge values make `C*x/10^20` significant, and
+moderate values keep `exp(C)` finite."""
 _MAX_BITS = 4_096
-"""Maximum size of exact rational constants in bits. Formulas with larger constants are rejected."""
+"""Maximum size, in bits, of the numerator and denominator of an exact rational constant. Formulas with larger constants
+are rejected."""
 _DOUBLE_DIGITS = 15
-"""A decimal with this many digits counts as a printed float, accurate to a unit in its last digit."""
+"""A decimal with at least this many digits is treated as a printed float, accurate to one unit in its last digit."""
 _CONSTANTS = {"e": math.e, "pi": math.pi}
 
 
@@ -95,14 +99,14 @@ def is_finite(a: Ball) -> bool:
 
 
 def of_fraction(value: Fraction) -> Ball:
-    """The ball of a fraction, which is exact for whole numbers that a float can represent. Raises OverflowError if the
-    fraction is too large."""
+    """Return the ball of a fraction, with radius 0 if a float can represent the fraction exactly. Raises OverflowError
+    if the fraction is too large."""
     middle = float(value)
     return middle, 0.0 if middle == value else _ROUNDING * abs(middle) + _UNDERFLOW
 
 
 def around(middle: float) -> Ball:
-    """The ball of a real number, such as pi, given the closest float."""
+    """Return the ball of a real number, such as pi, given the closest float."""
     return middle, _ROUNDING * abs(middle)
 
 
@@ -134,7 +138,7 @@ def inverse(a: Ball) -> Ball:
 
 def power(a: Ball, exponent: Fraction) -> Ball:
     """Compute a power. With an integer exponent, the base may be any number, except zero if the exponent is negative.
-    Otherwise, the base must be positive."""
+    With any other exponent, the base must be positive."""
     if exponent.denominator != 1:
         return exp(multiply(of_fraction(exponent), log(a)))
     n = exponent.numerator
@@ -150,12 +154,12 @@ def power(a: Ball, exponent: Fraction) -> Ball:
 
 def _finite(a: Ball) -> Ball:
     if not is_finite(a):
-        raise OverflowError("too large for a float")
+        raise OverflowError("the ball is too large for a float")
     return a
 
 
 def _lifted(function: Callable[[float], float], spread: Callable[[float, float], float]) -> Callable[[Ball], Ball]:
-    """Lift `function` to balls. `spread` bounds the change in `function` within a ball, given the midpoint and the
+    """Lift `function` to balls. `spread` bounds the change in `function` within a ball, given the ball's midpoint and
     radius."""
 
     def lifted(a: Ball) -> Ball:
@@ -173,8 +177,11 @@ def _log_spread(x: float, r: float) -> float:
 
 
 def _tan_spread(x: float, r: float) -> float:
-    """If `r (1 + |tan x|) < 1/4`, every point of the ball is at least two thirds as far from the pole as `x` is. The
-    slope is `1 / sin^2` of the distance, and hence at most 2.25 times the slope at `x`."""
+    """Bound the change in `tan` within a ball.
+
+    If `r (1 + |tan x|) < 1/4`, every point of the ball is at least two thirds as far from the pole as `x` is. The slope
+    is `1 / sin^2` of the distance to the pole, so it is at most 2.25 times the slope at `x`.
+    """
     middle = math.tan(x)
     if r * (1 + abs(middle)) >= 0.25:
         raise ValueError("the ball may contain a pole")
@@ -220,14 +227,14 @@ FUNCTIONS: dict[str, tuple[Callable[[Ball], Ball], Callable[[Ball, Ball], Ball]]
     "cosh": (cosh, lambda u, v: sinh(u)),
     "abs": (lambda a: (abs(a[0]), a[1]), lambda u, v: sign(u)),
 }
-"""Functions by name, each with its derivative, which is a function of the argument and the function's value."""
+"""Functions by name, each with its derivative as a function of the argument and the value."""
 
 
 # Formulas
 
 
 def compiled(node: Node) -> Function:
-    """Compile a formula to a function. Rational constants are computed exactly, so `x + 10^30 - 10^30` is `x`.
+    """Compile a formula into a function. Rational constants are computed exactly, so `x + 10^30 - 10^30` is `x`.
 
     Raises ArithmeticError if a constant is undefined or too large for a float.
     """
@@ -289,7 +296,7 @@ def _bounded(value: Fraction) -> Fraction:
 
 
 def _flat(node: Node) -> Iterator[Node]:
-    """A node's parts, with nested nodes of the same kind flattened."""
+    """Yield the node's parts, flattening nested nodes of the same kind."""
     for part in node[1:]:
         if part[0] == node[0]:
             yield from _flat(part)
@@ -351,7 +358,7 @@ def _call(function: str, argument: Function) -> Function:
 
 
 def _size(node: Node) -> Callable[[Mapping[str, Dual]], float]:
-    """Return a function that computes the magnitude the value would have if no terms canceled, as a reference for
+    """Return a function that computes the magnitude that the value would have if no terms canceled, as a reference for
     rounding errors."""
     match node:
         case ("negative", operand):
@@ -404,9 +411,9 @@ def is_antiderivative(
 
     Args:
         variables: all accepted names for the variable of integration.
-        constants: names of constants of integration. Their values vary from point to point, so a constant left in the
-            derivative (`C*x`) never matches by chance.
-        seed: determines the sample points.
+        constants: names of constants of integration. Values of the constants vary from point to point, so a derivative
+            that still contains a constant (as for `C*x`) never matches by chance.
+        seed: text that determines the sample points.
     """
     try:
         derivative = compiled(answer)
@@ -441,7 +448,8 @@ def is_antiderivative(
 
 
 def _points(draw: random.Random) -> Iterator[float]:
-    """Sample points with alternating signs. The first points have evenly spread magnitudes."""
+    """Yield sample points with alternating signs. The magnitudes of the first points are spread evenly on a logarithmic
+    scale."""
     for low, high, pairs, strata in ((*_NEAR, _NEAR_PAIRS, _NEAR_PAIRS), (*_WIDE, _WIDE_PAIRS, 1)):
         for index in range(pairs):
             for sign in (1, -1):
@@ -449,10 +457,10 @@ def _points(draw: random.Random) -> Iterator[float]:
 
 
 def _near_edges(tried: Mapping[float, bool], has_value: Callable[[float], bool]) -> Iterator[float]:
-    """For each sign, points that approach the nearest edge of the domain, away from zero.
+    """Yield points that approach the nearest edge of the domain on each side of zero.
 
     A series expansion or quadrature of `asin(3*x)` about zero agrees with the function to all digits in the middle of
-    its domain, so only points close to an edge refute it.
+    the domain, so only points close to an edge refute such an answer.
     """
     for sign in (1, -1):
         for near, far in pairwise(sorted((point for point in tried if point * sign > 0), key=abs)):

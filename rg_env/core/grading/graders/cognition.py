@@ -1,8 +1,8 @@
 """Graders for the cognition, code, induction and ARC tasks.
 
-rubiks_cube treats turns of a cube of any size as permutations of stickers. A sticker is a point in coordinates where
-the cube's center is the origin, x points right, y up and z toward the front. Layers are 2 apart, so a cube of size n
-has stickers at ±n on one axis and at -(n-1), ..., n-1 on the other two. All turns are quarter turns of consecutive
+rubiks_cube treats turns of a cube of any size as permutations of stickers. A sticker is a point in coordinates with the
+origin at the cube's center, x pointing right, y up and z toward the front. Layers are 2 apart, so a cube of size n has
+stickers at ±n on one axis and at -(n-1), ..., n-1 on the other two. Every turn consists of quarter turns of consecutive
 layers around one axis.
 """
 
@@ -19,7 +19,7 @@ from rg_env.core.grading.graders.common import Config, Entry
 
 _QUOTES = "\"'“”‘’"
 MAX_MOVES = 1_000
-"""Maximum number of moves. A beginner's method takes about 150 on a cube of size 3."""
+"""Maximum number of moves. A beginner's method takes about 150 moves on a cube of size 3."""
 
 State = tuple[int, ...]
 Point = tuple[int, int, int]
@@ -32,7 +32,7 @@ _CLOCKWISE = "RUFXYZS"
 
 
 def _bare(text: str) -> str:
-    """`text` in lower case, without whitespace or surrounding quotes."""
+    """Return `text` in lower case, without whitespace or surrounding quotes."""
     return "".join(text.split()).strip(_QUOTES).casefold()
 
 
@@ -48,14 +48,15 @@ def figlet_font(answer: str, entry: Entry, config: Config) -> float:
 
 
 def modulo_grid(answer: str, entry: Entry, config: Config) -> float:
-    """Accept all symbols of the grid, with or without separators."""
+    """Accept the complete grid of symbols, with or without separators."""
     gold = entry["answer"].splitlines()
     rows = common.rows(answer.replace("\N{VARIATION SELECTOR-16}", ""), sum(map(len, gold)))
     return ["".join(row) for row in rows] == gold
 
 
 def needle_haystack(answer: str, entry: Entry, config: Config) -> float:
-    """Accept a name that makes the question's statement true. In a long text, several names may do so."""
+    """Accept a name that makes the question's statement true. In a long text, several names may satisfy the
+    question."""
     asked = entry["metadata"]["question"].removeprefix("Who ").removesuffix("? Reply only with a name.")
     statements = entry["question"].split("\n")[0].split(". ")
     names = {name.removesuffix(f" {asked}") for name in statements if name.endswith(f" {asked}")}
@@ -73,8 +74,8 @@ def rubiks_cube(answer: str, entry: Entry, config: Config) -> float:
 
 
 def turned(size: int, moves: list[str], start: State | None = None) -> State:
-    """The original face (0 to 5) of each sticker after `moves` are applied to a solved cube, or to one in state
-    `start`."""
+    """Return the original face (0 to 5) of each sticker after `moves` are applied to a solved cube, or to a cube in
+    state `start`."""
     state = start or tuple(face for face in range(6) for _ in range(size * size))
     for move in moves:
         state = _turn(size, move)(state)
@@ -82,7 +83,7 @@ def turned(size: int, moves: list[str], start: State | None = None) -> State:
 
 
 def _moves(answer: str) -> list[str]:
-    """The moves, separated by whitespace or commas, with or without brackets and quotes."""
+    """Parse moves separated by whitespace, commas or semicolons, with or without brackets and quotes."""
     moves = [move for move in re.split(r"[\s(),;]+", re.sub("[’‘′`´ʼ]", "'", forms.unbracketed(answer))) if move]
     if not 0 < len(moves) <= MAX_MOVES:
         raise forms.Unreadable
@@ -92,7 +93,7 @@ def _moves(answer: str) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def _turn(size: int, text: str) -> Callable[[State], State]:
-    """A move's effect on a state. Raises `Unreadable` if a cube of this size does not have the move."""
+    """Return a move's effect on a state. Raises `Unreadable` if the move is not possible on a cube of this size."""
     move = forms.matched(_MOVE, text[:6])  # no move has more than five characters
     name = move["face"] or move["whole"]
     face = name[0].upper()
@@ -116,7 +117,8 @@ def _turn(size: int, text: str) -> Callable[[State], State]:
 
 @cache
 def _quarters(size: int, axis: int, first: int, last: int, quarters: int) -> Callable[[State], State]:
-    """Clockwise quarter turns of the layers from `first` to `last`, counted from the positive end of the axis."""
+    """Return the effect of clockwise quarter turns of layers `first` to `last`, counted from the positive end of the
+    axis."""
     points = stickers(size)
     places = {point: place for place, point in enumerate(points)}
     second, third = (axis + 1) % 3, (axis + 2) % 3
@@ -133,7 +135,7 @@ def _quarters(size: int, axis: int, first: int, last: int, quarters: int) -> Cal
 
 @cache
 def stickers(size: int) -> list[Point]:
-    """The stickers, face by face."""
+    """Return all stickers, face by face."""
     layers = range(1 - size, size, 2)
     cycles = [(axis, (side, a, b)) for axis in range(3) for side in (-size, size) for a in layers for b in layers]
     return [(cycle[-axis % 3], cycle[(1 - axis) % 3], cycle[(2 - axis) % 3]) for axis, cycle in cycles]
@@ -142,8 +144,8 @@ def stickers(size: int) -> list[Point]:
 _FLOAT_TOLERANCE = 1e-9
 """Relative tolerance for the last digits of a computed float."""
 _MORE_SIGNS = 100
-"""Number of additional brackets and commas allowed, such as trailing commas. Literals with more of them are wrong and
-slow to parse."""
+"""Number of brackets, commas and colons allowed in addition to those in the stored answer. Literals that exceed this
+limit are wrong and slow to parse."""
 
 
 def codeio(answer: str, entry: Entry, config: Config) -> float:
@@ -198,7 +200,7 @@ def _same(value: Any, gold: Any) -> bool:
 
 
 _MAX_TEXT = 1_000
-"""Maximum length of an answer in characters. Ten numbers take a tenth of that."""
+"""Maximum length of an answer in characters. A list of ten numbers takes a tenth of this length."""
 
 
 def acre(answer: str, entry: Entry, config: Config) -> float:
