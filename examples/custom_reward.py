@@ -17,7 +17,7 @@ from rg_env.commands import positive, run_command
 # Arguments are passed by name (rollout, prompt, completion, answer, task, info). Never execute a model's text.
 @rg_env.reward
 def shows_work(rollout, lines=2):
-    """Return the number of nonblank lines before the answer as a fraction of `lines`, but at most 1.0."""
+    """Return the number of nonblank lines before the answer as a fraction of `lines`, capped at 1.0."""
     work = rollout.text.partition("<answer>")[0]
     return min(1.0, sum(bool(line.strip()) for line in work.splitlines()) / lines)
 
@@ -26,7 +26,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default depends on the machine)")
     parser.add_argument("--max-steps", type=positive, help="optimizer steps (default depends on the model)")
-    parser.add_argument("--output-dir", help="a new folder (default: a fresh one under outputs/)")
+    parser.add_argument("--output-dir", help="new output folder (default: created under outputs/)")
     options = parser.parse_args()
 
     from rg_env.training import GRPOTrainer, choose_folder, default_config, load_policy, train

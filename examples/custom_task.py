@@ -35,12 +35,13 @@ class DiceDataset(ProceduralDataset):
         super().__init__(config=config, seed=config.seed, size=config.size)
 
     def __getitem__(self, index):
-        rng = Random(self.seed + index)  # the only randomness, because a seed must always give the same questions
+        rng = Random(self.seed + index)  # the only randomness, so that a seed always yields the same questions
         rolls = [rng.randint(1, self.config.sides) for _ in range(self.config.dice)]
         wording = "State the final answer to the following arithmetic problem: {} ="  # known to the tiny policy
         return {"question": wording.format(" + ".join(map(str, rolls))), "answer": str(sum(rolls))}
 
-    # Never execute a model's text. Scores between 0 and 1 count only with `grading="partial"` or the reward "partial".
+    # Never execute a model's text. Scores between 0 and 1 are used only with `grading="partial"` or the reward
+    # "partial".
     def score_answer(self, answer, entry):
         try:
             miss = abs(int(answer) - int(entry["answer"]))
@@ -62,7 +63,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default depends on the machine)")
     parser.add_argument("--max-steps", type=positive, help="optimizer steps (default depends on the model)")
-    parser.add_argument("--output-dir", help="a new folder (default: a fresh one under outputs/)")
+    parser.add_argument("--output-dir", help="new output folder (default: created under outputs/)")
     options = parser.parse_args()
 
     from rg_env.training import GRPOTrainer, choose_folder, default_config, load_policy, train

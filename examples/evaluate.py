@@ -4,7 +4,7 @@
     python examples/evaluate.py --models tiny outputs/RUN/checkpoint-25
     python examples/evaluate.py --models NAME@http://127.0.0.1:8000/v1 --tasks maze --max-tokens 2048
 
-This does the same as `rg-env eval`. See docs/reference/evaluation.md for its options and files.
+This does the same as `rg-env eval`; see docs/reference/evaluation.md for options and files.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from rg_env.commands import positive, run_command
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=["tiny"], help="folders, names on the hub, 'tiny', NAME@URL")
+    parser.add_argument("--models", nargs="+", default=["tiny"], help="folders, names on the hub, 'tiny' or NAME@URL")
     parser.add_argument("--tasks", nargs="+", default=["leg_counting", "chain_sum", "simple_equations"])
     parser.add_argument("--num-examples", type=positive, default=50, help="questions per task; default: 50")
     parser.add_argument("--max-tokens", type=positive, default=90, help="maximum new tokens per answer; default: 90")
@@ -26,7 +26,7 @@ def main() -> None:
     results, folder = evaluate(options.models, options.tasks, num_examples=options.num_examples, sampling=sampling)
     for name, model in results.models.items():
         low, high = model.intervals["accuracy"]
-        print(f"{name}: accuracy {model.accuracy:.3f} (95% interval {low:.3f} to {high:.3f}), mean over tasks")
+        print(f"{name}: accuracy {model.accuracy:.3f} (95% interval {low:.3f} to {high:.3f}), averaged over tasks")
     for pair in results.comparisons:
         low, high = pair.interval
         print(f"{pair.a} - {pair.b}: {pair.difference:+.3f} ({low:+.3f} to {high:+.3f}), p = {pair.p_value:.4f}")

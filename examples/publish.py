@@ -19,7 +19,7 @@ from rg_env.commands import run_command
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "run", type=Path, help="a run (its last checkpoint), a checkpoint of any trainer, or a model folder"
+        "run", type=Path, help="a run (publishes its last checkpoint), a checkpoint from any trainer, or a model folder"
     )
     parser.add_argument("repo_id", help="USER/NAME, created if missing")
     parser.add_argument("--private", action="store_true")

@@ -1,22 +1,22 @@
-"""Train with PPO and a value head, using the same environment and engine as GRPO. The whole training loop is in this
+"""Train with PPO and a value head, using the same environment and engine as GRPO. The entire training loop is in this
 file.
 
     python examples/train_actor_critic.py                          # the tiny policy on any machine, in about a minute
     python examples/train_actor_critic.py --value-learning-rate 0                                  # without a critic
     python examples/train_actor_critic.py --model Qwen/Qwen2.5-0.5B-Instruct --max-steps 200           # one GPU
 
-GRPO compares a rollout with the others for the same prompt. Here, each prompt has one rollout, and a critic (a linear
-layer on the LM head's input) predicts the return at every token. A token's advantage is the return minus the critic's
-prediction, smoothed by GAE (Schulman et al., 2016, arXiv:1506.02438). The policy is trained on these advantages for a
-few epochs with the clipped loss of PPO (Schulman et al., 2017, arXiv:1707.06347).
+GRPO compares each rollout with the other rollouts for the same prompt. Here, each prompt has one rollout, and a critic
+(a linear layer on the LM head's input) predicts the return at every token. A token's advantage is the return minus the
+critic's prediction, smoothed by GAE (Schulman et al., 2016, arXiv:1506.02438). The policy is trained on these
+advantages for a few epochs with the clipped loss of PPO (Schulman et al., 2017, arXiv:1707.06347).
 
 The critic's loss is not backpropagated into the rest of the model, because that would change the policy's features and
 require a weight relative to the policy's loss. The features are therefore constant while the critic is fitted, and a
 hundred critic updates cost less than one policy update.
 
 With the first command and seeds 0, 1 and 2, sampled accuracy on the 200 frozen questions was 0.33-0.36 before training,
-0.79-0.85 after 3 steps, and 0.94-0.96 after 15. Without a critic, it was 0.51-0.56 after 3 steps and 0.69-0.88 after
-15.
+0.79-0.85 after 3 steps, and 0.94-0.96 after 15 steps. Without a critic, sampled accuracy was 0.51-0.56 after 3 steps
+and 0.69-0.88 after 15 steps.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from rg_env.training import GRPOTrainer, choose_folder, default_config, load_pol
 
 
 def gae(rewards, values, mask, gamma, lam):
-    """Advantages `(B, T)`: `A_t = d_t + gamma lam A_{t+1}`, where `d_t = r_t + gamma V_{t+1} - V_t`.
+    """Return the advantages `(B, T)`: `A_t = d_t + gamma lam A_{t+1}`, where `d_t = r_t + gamma V_{t+1} - V_t`.
 
     Args:
         rewards, values: `(B, T) float32`; `values[:, t]` is the prediction before token t. V is 0 after the last token.
@@ -58,7 +58,7 @@ def ppo_loss(logps, old_logps, advantages, clip):
 
 
 def forward(model, ids, mask):
-    """Run one forward pass over rollouts. Returns the log-probabilities `(N,)` of the N tokens in `mask`, row by row,
+    """Run one forward pass over rollouts. Return the log-probabilities `(N,)` of the N tokens in `mask`, row by row,
     and the hidden states `(N, H)` from which those tokens are predicted. Each hidden state is detached and divided by
     its root mean square. Both results are float32.
 
@@ -70,18 +70,18 @@ def forward(model, ids, mask):
     ids, mask = ids[:, : end + 1], mask[:, :end]
     seen = []
     with model.get_output_embeddings().register_forward_pre_hook(lambda head, inputs: seen.append(inputs[0])):
-        # Logits are computed in chunks. With a vocabulary of 150,000 tokens, all of them at once would fill a GPU.
+        # `token_logps` computes logits in chunks: for a vocabulary of 150,000, all of them at once would fill a GPU.
         logps = token_logps(model, {"input_ids": ids[:, :-1], "use_cache": False}, mask, ids[:, 1:][mask])
     hidden = seen[-1].detach()[mask].float()
     return logps, hidden / (hidden.square().mean(dim=-1, keepdim=True).sqrt() + 1e-6)
 
 
 def judge(model, critic, ids, mask, rewards, options):
-    """Evaluate rollouts with the policy that sampled them and the current critic. Returns the log-probabilities,
+    """Evaluate rollouts with the policy that sampled them and the current critic. Return the log-probabilities,
     advantages and returns, all `(B, L - 1) float32`, and the hidden states `(N, H)`.
 
     Args:
-        ids, mask: as for `forward`.
+        ids, mask: the same as in `forward`.
         rewards: `(B,) float32`, assigned to the last token, even if `max_tokens` cut the completion off.
     """
     logps, values = torch.zeros(2, *mask.shape, device=ids.device)
@@ -96,7 +96,7 @@ def judge(model, critic, ids, mask, rewards, options):
 
 
 def fit_critic(critic, optimizer, hidden, returns, updates):
-    """Fit the values of `hidden (N, H)` to `returns (N,)`. Returns metrics of the values before the fit.
+    """Fit the critic's predictions from `hidden (N, H)` to `returns (N,)`. Return the metrics from before the fit.
 
     Explained variance is 1 for perfect predictions, 0 for constant predictions, negative for predictions worse than a
     constant, and NaN if all returns are equal. A non-finite loss leaves the critic unchanged.
@@ -124,7 +124,7 @@ class ActorCritic(GRPOTrainer):
         size, self.options = policy.model.config.get_text_config().hidden_size, options
         self.critic = torch.nn.Linear(size, 1, device=self.accelerator.device)
         for parameter in self.critic.parameters():
-            torch.nn.init.zeros_(parameter)  # initially predicts 0
+            torch.nn.init.zeros_(parameter)  # the critic initially predicts 0
         # The default learning rate moves values by at most about 1 per update.
         rate = 1 / size if options.value_learning_rate is None else options.value_learning_rate
         self.critic_optimizer = torch.optim.Adam(self.critic.parameters(), rate, betas=(0.9, 0.95))
@@ -134,7 +134,7 @@ class ActorCritic(GRPOTrainer):
         state.max_steps = self.args.max_steps
         self.notify("on_train_begin")
         while state.global_step < self.args.max_steps and not self.control.should_training_stop:
-            self.guard.end_if_hopeless(self.model, state.global_step)  # three non-finite updates in a row
+            self.guard.end_if_hopeless(self.model, state.global_step)  # fails after three non-finite updates in a row
             self.notify("on_step_begin")
             start = time.monotonic()
             rollouts = self.rollouts = self.sampler.sample(
@@ -217,7 +217,7 @@ def main() -> int:
     parser.add_argument("--learning-rate", type=share, help="policy learning rate (default depends on the model)")
     parser.add_argument("--value-learning-rate", type=share, help="critic learning rate (default: 1 / hidden size)")
     parser.add_argument("--max-tokens", type=positive, help="maximum new tokens (default depends on the model)")
-    parser.add_argument("--output-dir", help="a new folder (default: a fresh one under outputs/)")
+    parser.add_argument("--output-dir", help="new output folder (default: created under outputs/)")
     parser.add_argument("--seed", type=seed, default=0)
     options = parser.parse_args()
 
@@ -238,7 +238,7 @@ def main() -> int:
     )
     trainer = ActorCritic(policy, env, args, options)
     if trainer.accelerator.num_processes > 1:
-        raise InputError("this example trains in one process, but a launcher started several: start it with python")
+        raise InputError("this example trains in one process, but a launcher started several; run it with python")
     return 130 if train(trainer, settings=vars(options)).get("interrupted") else 0
 
 

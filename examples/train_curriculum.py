@@ -1,4 +1,4 @@
-"""Train with GRPO and a curriculum, whose level rises once the model answers enough questions correctly.
+"""Train with GRPO and a curriculum that raises the level once the model answers enough questions correctly.
 
     python examples/train_curriculum.py                                  # the tiny policy on sums, in a minute or two
     python examples/train_curriculum.py --schedule 0:0 10:1 20:2         # fixed schedule of STEP:LEVEL
@@ -26,7 +26,7 @@ def main() -> int:
     parser.add_argument("--schedule", nargs="+", type=step_and_level, metavar="STEP:LEVEL", help="fixed level schedule")
     parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default depends on the machine)")
     parser.add_argument("--max-steps", type=positive, help="optimizer steps (default depends on the model)")
-    parser.add_argument("--output-dir", help="a new folder (default: a fresh one under outputs/)")
+    parser.add_argument("--output-dir", help="new output folder (default: created under outputs/)")
     parser.add_argument("--resume", metavar="auto|PATH", help="checkpoint to resume from; auto: newest in --output-dir")
     parser.add_argument("--seed", type=seed, default=0)
     options = parser.parse_args()
@@ -46,14 +46,14 @@ def main() -> int:
     config = CurriculumConfig(
         tasks={options.task: {"highest": options.highest}},
         schedule=dict(options.schedule) if options.schedule else None,
-        success_threshold=0.6,  # mean accuracy over the last `window` prompts at the level
+        success_threshold=0.6,  # mean accuracy over the last `window` prompts at the current level
         failure_threshold=0.1,
         window=32,
     )
-    choose_folder(options.output_dir, "check", options.resume)  # raises an error before the model is loaded
+    choose_folder(options.output_dir, "check", options.resume)  # reports an invalid folder before the model is loaded
     policy = load_policy(options.model)
     env = ReasoningGym(gym=policy.mixture(options.task), seed=options.seed)
-    # `gym` contains the user's options. They override the level's options, which override the tiny policy's sizes.
+    # The user's options, passed as `gym`, override the level's options, which override the tiny policy's sizes.
     curriculum = Curriculum(config, env, options.seed, gym=options.task)
     folder = choose_folder(options.output_dir, f"curriculum-{run_name([options.task], policy.label)}", options.resume)
     args = default_config(policy, folder, max_steps=options.max_steps, seed=options.seed)

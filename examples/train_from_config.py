@@ -16,11 +16,11 @@ def main() -> int:
     parser.add_argument("config", nargs="?", default="configs/train/tiny.yaml")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value")
     options = parser.parse_args()
-    config = load_train_config(options.config, options.overrides)  # immutable; all errors are reported at once
+    config = load_train_config(options.config, options.overrides)  # immutable; raises all errors at once
     print(f"learning rate {config.training.learning_rate:g}")
     results = run_config(config)  # the contents of train_results.json
     before, after = results.get("eval_before"), results.get("eval_after")
-    if before and after:  # main process only, if both evaluations ran
+    if before and after:  # only in the main process, and if both evaluations ran
         print(f"greedy accuracy {before['greedy_accuracy']} -> {after['greedy_accuracy']}")
     return 130 if results.get("interrupted") else int(bool(results.get("stopped_by")))
 

@@ -1,11 +1,11 @@
 """Train with GRPO on your own data and reward functions, with the training arguments spelled out in this file.
 
-    python examples/train_minimal.py                                     # tiny policy, on the sums generated below
+    python examples/train_minimal.py                                     # the tiny policy on the sums generated below
     python examples/train_minimal.py --tasks chain_sum leg_counting       # Reasoning Gym tasks
     python examples/train_minimal.py --data problems.jsonl --model Qwen/Qwen2.5-1.5B-Instruct --max-steps 200
     python examples/train_minimal.py --data openai/gsm8k --data-config main --answer-after "####" --model ...
 
---data takes a .csv, .json, .jsonl or .parquet file, or a dataset on the hub, with columns `question` and `answer`.
+--data takes a .csv, .json, .jsonl or .parquet file, or a dataset on the hub, with the columns `question` and `answer`.
 The defaults for the learning rate, batch size and lengths depend on the model (see `rg_env.training.default_config`).
 
 On a GPU node, in two terminals:
@@ -48,14 +48,14 @@ def main() -> int:
     parser.add_argument("--data-config", help="configuration (subset) of a hub dataset")
     parser.add_argument("--question-column", default="question")
     parser.add_argument("--answer-column", default="answer")
-    parser.add_argument("--answer-after", help="the gold answer starts after this text in the answer column")
+    parser.add_argument("--answer-after", help="text in the answer column after which the gold answer starts")
     parser.add_argument("--num-eval", type=positive, default=200, help="evaluation questions")
     parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default depends on the machine)")
     parser.add_argument("--attention", choices=["auto", "flash_attention_2", "sdpa", "eager"], default="auto")
     parser.add_argument("--engine", choices=["embedded", "vllm"], default="embedded")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--output-dir", help="a new folder (default: a fresh one under outputs/)")
+    parser.add_argument("--output-dir", help="new output folder (default: created under outputs/)")
     parser.add_argument("--resume", metavar="auto|PATH", help="checkpoint to resume from; auto: newest in --output-dir")
     parser.add_argument("--max-steps", type=positive)
     parser.add_argument("--rollouts-per-step", type=positive, help="rollouts per step, over all processes")
@@ -70,7 +70,7 @@ def main() -> int:
     from rg_env.training import load_rows, split_rows
 
     columns = {"question_column": options.question_column, "answer_column": options.answer_column}
-    if not options.tasks:  # read before the slow imports; errors include the file and line
+    if not options.tasks:  # the data is read before the slow imports; errors include the file and line
         given = sums(2200, options.seed) if options.data is None else options.data
         rows = load_rows(given, options.data_config, answer_after=options.answer_after, **columns)
         train_rows, eval_rows = split_rows(rows, options.num_eval, options.seed)
@@ -97,7 +97,7 @@ def main() -> int:
         # sampling and loss
         num_generations=options.num_generations,
         temperature=1.0,
-        loss_type="bnpo",  # token-level mean; also "grpo", "dr_grpo" and "dapo"
+        loss_type="bnpo",  # token-level mean; alternatives: "grpo", "dr_grpo" and "dapo"
         scale_rewards="group",  # advantages divided by the group's standard deviation
         beta=0.0,  # weight of the KL term; needs a reference model if above 0
         num_iterations=1,  # updates per batch

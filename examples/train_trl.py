@@ -27,12 +27,12 @@ def main() -> int:
     parser.add_argument(
         "--max-steps", type=positive, help="optimizer steps (default: 25 for the tiny policy, 200 for other models)"
     )
-    parser.add_argument("--eval-examples", type=positive, default=200, help="frozen questions, before and after")
+    parser.add_argument("--eval-examples", type=positive, default=200, help="number of frozen evaluation questions")
     parser.add_argument("--output-dir", default="outputs/trl", help="TRL's checkpoint folder (default: outputs/trl)")
     parser.add_argument("--seed", type=seed, default=0)
     options = parser.parse_args()
 
-    # Imported here so that errors are reported before the libraries and the model are loaded.
+    # Parse the tasks first, so that errors are reported before the libraries and the model are loaded.
     from rg_env.core.tasks.mixture import Mixture
 
     tasks = Mixture.parse(options.tasks)
@@ -107,7 +107,7 @@ def require_trl() -> None:
         version = ""
     if not version or int(version.split(".")[0]) < 1:
         found = f"TRL {version} is" if version else "it is not"
-        raise MissingExtraError(f"needs TRL 1.x, but {found} installed: see {sys.argv[0]} --help for the commands")
+        raise MissingExtraError(f"needs TRL 1.x, but {found} installed; see {sys.argv[0]} --help for the commands")
 
 
 if __name__ == "__main__":

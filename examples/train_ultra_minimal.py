@@ -21,11 +21,11 @@ def main() -> int:
     parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default depends on the machine)")
     parser.add_argument("--engine", choices=["embedded", "vllm"], default="embedded")
     parser.add_argument("--max-steps", type=positive, help="optimizer steps (default depends on the model)")
-    parser.add_argument("--rollouts-per-step", type=positive, help="over all processes (default: 128)")
-    parser.add_argument("--output-dir", help="a new folder (default: a fresh one under outputs/)")
+    parser.add_argument("--rollouts-per-step", type=positive, help="rollouts over all processes (default: 128)")
+    parser.add_argument("--output-dir", help="new output folder (default: created under outputs/)")
     parser.add_argument("--resume", metavar="auto|PATH", help="checkpoint to resume from; auto: newest in --output-dir")
     parser.add_argument("--seed", type=seed, default=0)
-    parser.add_argument("--manifest", help="manifest.json of a run: train on exactly its rows, or fail")
+    parser.add_argument("--manifest", help="manifest.json of a run; train on exactly the rows of that run, or fail")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     options = parser.parse_args()
@@ -33,7 +33,7 @@ def main() -> int:
     from rg_env import ReasoningGym
     from rg_env.training import EngineConfig, GRPOTrainer, choose_folder, default_config, load_policy, run_name, train
 
-    choose_folder(options.output_dir, "check", options.resume)  # fail now instead of after the model is loaded
+    choose_folder(options.output_dir, "check", options.resume)  # fail before the model is loaded
     policy = load_policy(options.model)
     env = ReasoningGym(gym=policy.mixture(options.tasks), seed=options.seed, manifest=options.manifest)
     folder = choose_folder(options.output_dir, run_name(options.tasks, policy.label), options.resume)

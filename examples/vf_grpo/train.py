@@ -1,7 +1,7 @@
 """Train on rg-env's environment with Verifiers' own trainer and server (`vf.GRPOTrainer` and `vf-vllm`).
 
-Verifiers 0.1.6 was the last release with both, so this folder is a separate project with package versions from that
-time. In two terminals, from the root of a clone, on a Linux machine with four NVIDIA GPUs:
+Verifiers 0.1.6 was the last release with its own trainer and server, so this folder is a separate project with package
+versions from that time. In two terminals, from the root of a clone, on a Linux machine with four NVIDIA GPUs:
 
     CUDA_VISIBLE_DEVICES=0 uv run --project examples/vf_grpo --extra vllm vf-vllm --model Qwen/Qwen2.5-1.5B-Instruct \\
         --host 127.0.0.1 --port 8000 --max-model-len 2048 --generation-config vllm --enforce-eager
@@ -20,15 +20,15 @@ import yaml
 
 class GRPOTrainer(vf.GRPOTrainer):
     def _get_per_token_logps(self, model, input_ids, attention_mask, *args, **kwargs):
-        # Upstream passes its loss mask as the attention mask. This mask is 0 on the prompt, so it hides the question.
-        # Sequences are padded on the right, so ones are correct for every token that contributes to the loss.
+        # Upstream passes its loss mask as the attention mask. The loss mask is 0 on the prompt, so it hides the
+        # question. Sequences are padded on the right, so ones are correct for every token that contributes to the loss.
         return super()._get_per_token_logps(model, input_ids, torch.ones_like(attention_mask), *args, **kwargs)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="Qwen/Qwen2.5-1.5B-Instruct", help="name or folder, as given to vf-vllm")
-    parser.add_argument("--gym", type=yaml.safe_load, default="leg_counting", help="a task's name, or YAML for several")
+    parser.add_argument("--model", default="Qwen/Qwen2.5-1.5B-Instruct", help="name or folder, as passed to vf-vllm")
+    parser.add_argument("--gym", type=yaml.safe_load, default="leg_counting", help="a task, or several tasks in YAML")
     parser.add_argument("--output-dir", default="outputs/vf_grpo")
     parser.add_argument("--max-steps", type=int, default=200)
     parser.add_argument("--learning-rate", type=float, default=1e-6)
@@ -40,7 +40,7 @@ def main():
 
     gpu = torch.cuda.is_available()
     env = vf.load_environment("rg-env", gym=options.gym)
-    args = vf.GRPOConfig(  # created before the model so that ZeRO-3 loads it in shards
+    args = vf.GRPOConfig(  # created before the model so that ZeRO-3 loads the model in shards
         output_dir=options.output_dir, max_steps=options.max_steps, save_only_model=True, save_steps=100,
         logging_steps=1, report_to="none", disable_tqdm=True, bf16=gpu, use_cpu=not gpu, gradient_checkpointing=gpu,
         max_data_workers=1, per_device_train_batch_size=options.batch_size,

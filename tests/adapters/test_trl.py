@@ -277,7 +277,7 @@ print(values, {"torch", "transformers"} & set(sys.modules))
     ("task", "installed", "message"),
     [
         ("leg_countin", "", "error: unknown task 'leg_countin': did you mean 'leg_counting'"),
-        ("leg_counting", "0.24.0", f"error: needs TRL 1.x, but TRL 0.24.0 is installed: see {EXAMPLE} --help for the"),
+        ("leg_counting", "0.24.0", f"error: needs TRL 1.x, but TRL 0.24.0 is installed; see {EXAMPLE} --help for the"),
     ],
 )
 def test_the_example_reports_mistakes(task: str, installed: str, message: str, tmp_path: Path) -> None:
