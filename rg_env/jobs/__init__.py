@@ -1,1 +1,1 @@
-"""Jobs: launching a server and a trainer together, writing Slurm scripts, running sweeps, and diagnosing a machine."""
+"""Launch a server and a trainer together, write Slurm scripts, run sweeps, and diagnose a machine."""

@@ -1,4 +1,4 @@
-"""Compare the runs of a sweep in a table and plots that show metrics for each run, and means and intervals over seeds.
+"""Compare the runs of a sweep in a table and in plots, with means and intervals over seeds.
 
     comparison = compare(Path("outputs/tiny-sweep-20250101-120000"))
     comparison.groups[0].figures["accuracy_after"]      # Figure(mean=0.97, interval=(0.94, 0.99))
@@ -33,14 +33,14 @@ _METRICS = {
     "tokens_after": ("tokens after", "eval_after", "mean_completion_tokens"),
     "seconds": ("seconds",),
 }
-"""Each metric's heading, followed by its path in train_results.json."""
+"""Table heading of each metric, followed by the metric's path in train_results.json."""
 _NO_SHARES = ("reward_after", "tokens_after", "seconds")
 _MOST_VALUE = 40
 """Maximum length of a value in the table, in characters. comparison.json contains the full values."""
 _LEGEND = "Means over finished runs, with 95% intervals over seeds or over a single run's questions."
 _LEAST_SEEDS = 3
 """Minimum number of seeds for an interval. Two seeds reveal almost nothing about the standard deviation (t = 12.7)."""
-_TWO_SEEDS = "Two seeds are too few for an interval: (a to b) shows their two values."
+_TWO_SEEDS = "Two seeds are too few for an interval, so (a to b) shows both values instead."
 
 
 @dataclass(frozen=True)
@@ -50,29 +50,30 @@ class Figure:
     mean: float
     interval: Interval | None
     both: tuple[float, float] | None = None
-    """The two values in ascending order if there are only two seeds, which are too few for an interval."""
+    """The values for the two seeds, in ascending order. None unless there are exactly two seeds, which are too few for
+    an interval."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One point of the sweep. Only finished runs have metrics."""
+    """Run for one point of the sweep. Only finished runs have metrics."""
 
     number: int
     """Position in the sweep, counting from 1."""
     name: str
     """Folder name."""
     values: dict[str, Any]
-    """Values by swept key."""
+    """Value of each swept key."""
     status: str
     reason: str
-    """The reason why the run failed or was stopped, or its progress. May be empty."""
+    """Reason the run failed or was stopped, or the progress of an interrupted run. Empty if neither is available."""
     figures: dict[str, Figure] = field(default_factory=dict)
     """Metrics by name. `seconds` covers all steps and evaluations, even those before an interruption."""
     questions: int = 0
     """Number of questions from training tasks in the last evaluation or, if it did not include any, from held-out
     tasks."""
     evaluated: tuple[str, str] = ("", "")
-    """The last evaluation's questions and sampling settings, as text."""
+    """Question hashes and sampling settings of the last evaluation, each as JSON."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Group:
     """Runs that differ only in their seed."""
 
     values: dict[str, Any]
-    """Values by swept key, without the seed."""
+    """Value of each swept key except the seed."""
     runs: list[Run]
 
     @property
@@ -94,7 +95,7 @@ class Group:
 
     @property
     def over(self) -> str:
-        """What the intervals are computed over: several seeds, or a single run's questions."""
+        """Description of the sample behind the intervals: several seeds, or the questions of a single run."""
         if len(done := self.finished) < 2:
             return counted(done[0].questions, "question") if done else ""
         return f"{len(done)} seeds{' (too few)' if self.has_too_few else ''}"
@@ -117,10 +118,10 @@ class Comparison:
 
     @property
     def notes(self) -> list[str]:
-        """Caveats, and the runs left out of the comparison."""
+        """Caveats, and the runs excluded from the table."""
         evaluated = [run.evaluated for run in self.runs if run.status == "finished"]
         notes = [
-            f"The runs were evaluated with different {cause}, so their results differ for that reason too."
+            f"The runs were evaluated with different {cause}, which may partly explain differences in their results."
             for part, cause in enumerate(("questions", "sampling settings"))
             if len({each[part] for each in evaluated}) > 1
         ]
@@ -169,8 +170,8 @@ def _run(folder: Path, number: int, name: str, values: dict[str, Any]) -> Run:
 
 
 def _over_seeds(name: str, runs: Sequence[Run]) -> Figure:
-    """Mean over several runs, with an interval: `runs_interval` for proportions, Student's t-interval otherwise. Two
-    runs are too few for an interval."""
+    """Return the mean over several runs, with an interval: `runs_interval` for proportions, Student's t-interval
+    otherwise. Two runs are too few for an interval."""
     means = [run.figures[name].mean for run in runs]
     if len(means) < _LEAST_SEEDS:
         return Figure(fmean(means), None, (min(means), max(means)))
@@ -183,7 +184,7 @@ def write_comparison(comparison: Comparison) -> list[str]:
     """Write comparison.md, comparison.json and, if any run has finished, comparison.png and curves.png.
 
     Returns:
-        Names of the written files in the sweep folder.
+        Names of the files written to the sweep folder.
 
     Raises:
         OutputFolderError: a file cannot be written.
@@ -209,7 +210,7 @@ def write_comparison(comparison: Comparison) -> list[str]:
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """Print the table, and the runs left out of it."""
+    """Print the comparison's table, legend and notes."""
     print(f"Sweep {one_line(comparison.folder)}", flush=True)
     tables.print_table(tables.TableConsole(highlight=False), *_cells(comparison))
     for line in [_LEGEND, *comparison.notes]:
@@ -217,7 +218,7 @@ def print_comparison(comparison: Comparison) -> None:
 
 
 def _cells(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-    """Table header and rows, without columns for metrics that no group has."""
+    """Return the table's header and rows, without columns for metrics that no group has."""
     found = [group.figures for group in comparison.groups]
     names = [name for name in _METRICS if any(name in figures for figures in found)]
     labels, swept = _swept(comparison)
@@ -234,7 +235,7 @@ def _cells(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
 
 
 def _swept(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-    """Labels of the swept keys, and each group's values. The values are shortened, but different values remain
+    """Return a label for each swept key, and each group's values. The values are shortened, but different values remain
     distinct."""
     labels, columns = short_keys(comparison.groups[0].values), []
     for key in labels:
@@ -277,7 +278,7 @@ def _plot(comparison: Comparison, output: Path) -> bool:
         axes.plot(each, [row + 0.22] * len(each), color=style.GREY, marker="|", linestyle="none")
     ticks = [f"{label}\n{'no ' if group.has_too_few else ''}interval over {group.over}" for label, group, _ in drawn]
     style.label_rows(axes, ticks, size=8)
-    axes.set_xlabel(f"{kind}, sampled, on the frozen questions, with 95% intervals (gray: each run, after)")
+    axes.set_xlabel(f"{kind} (sampled) on the frozen questions, 95% intervals (gray: each run after training)")
     if kind == "accuracy":
         axes.set_xlim(-0.02, 1.02)
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)

@@ -5,7 +5,8 @@ print(commands.server.shell())        # make_commands starts nothing and imports
 code = launch(LaunchOptions("configs/train/multi_tasks.yaml"))
 
 The trainer starts once the server is healthy, and neither outlives the other. On Ctrl-C, SIGTERM or SIGHUP, the trainer
-receives one SIGINT and saves. A second signal stops everything immediately. Other processes are not touched.
+receives one SIGINT and saves a checkpoint. A second signal stops everything immediately. Unrelated processes are never
+signaled.
 """
 
 import itertools
@@ -58,14 +59,14 @@ class LaunchOptions:
     script: str
     """Python script, or config for `rg-env train`."""
     model: str | None = None
-    """Model for a script, which receives it as `--model`. A config names its own model."""
+    """Model passed to a script as `--model`. A config names its own model."""
     script_arguments: tuple[str, ...] = ()
-    """Additional arguments for the script. If `script` is a config, they are overrides and options for `rg-env
+    """Additional arguments for the script. If `script` is a config, the arguments are overrides and options for `rg-env
     train`."""
     vllm_gpus: tuple[str, ...] | None = None
     """GPUs for vLLM. Default: the first GPU not used by the trainer."""
     gpus: tuple[str, ...] | None = None
-    """GPUs for training. Default: all that vLLM does not use."""
+    """GPUs for training. Default: all GPUs that vLLM does not use."""
     processes: int | None = None
     """Number of training processes. Default: one per GPU."""
     accelerate_config: str | None = None
@@ -78,7 +79,7 @@ class LaunchOptions:
     dtype: str | None = None
     max_model_len: int | None = None
     vllm_args: tuple[str, ...] = ()
-    """Additional vLLM options, which come last and override the others."""
+    """Additional vLLM options, which come last and override those set by `launch`."""
     log_dir: str | None = None
     """Folder for vllm.log and train.log. Default: a new folder under `logs/`."""
     server_timeout: float = 600
@@ -99,7 +100,7 @@ class Commands:
     trainer: Command
     summary: str
     plan: tuple[str, ...] = ()
-    """Lines that describe what a config's run will do, with warnings about likely mistakes."""
+    """Lines that describe the run of a config and warn about likely mistakes."""
 
 
 def launch(options: LaunchOptions) -> int:
@@ -107,7 +108,7 @@ def launch(options: LaunchOptions) -> int:
     run.
 
     Raises:
-        InputError: the options cannot work, and nothing was started.
+        InputError: the options are not usable on this machine, so nothing was started.
         TrainingError: the server did not start, or exited during training.
     """
     machine = Machine.here()
@@ -132,10 +133,10 @@ def dry_run(options: LaunchOptions) -> str:
 
 
 def make_commands(options: LaunchOptions, machine: Machine) -> Commands:
-    """Make the server and trainer commands for `options`.
+    """Create the server and trainer commands for `options`.
 
     Raises:
-        InputError: the options cannot work on this machine, or the config is invalid (`ConfigError`).
+        InputError: the options are not usable on this machine, or the config is invalid (`ConfigError`).
     """
     script = Path(options.script)
     if not os.path.isfile(script) or not (script.suffix == ".py" or is_config_file(options.script)):
@@ -148,7 +149,9 @@ def make_commands(options: LaunchOptions, machine: Machine) -> Commands:
     vllm_gpus, gpus = split_gpus(options.vllm_gpus, options.gpus, machine.gpus)
     processes = options.processes or len(gpus) or 1
     if gpus and processes > len(gpus):
-        raise InputError(f"--processes {processes} exceeds the {counted(len(gpus), 'GPU')} for training: use fewer")
+        raise InputError(
+            f"--processes {processes} exceeds the {counted(len(gpus), 'GPU')} for training: use fewer processes"
+        )
     if not gpus and processes > (cores := max(2, os.cpu_count() or 1)):
         raise InputError(f"--processes {processes} exceeds the {cores} CPU cores: use at most one process per core")
     gpus = gpus[:processes]  # a single process that sees two GPUs would use DataParallel, which is slow
@@ -166,11 +169,12 @@ def make_commands(options: LaunchOptions, machine: Machine) -> Commands:
 
 
 def longest_sequence(config: TrainConfig, prompts: Iterable[int] | None = None) -> int:
-    """Context length that a server needs for all tasks: prompt plus completion, in tokens.
+    """Return the context length (prompt plus completion, in tokens) that a server needs for all tasks.
 
     Args:
-        prompts: token counts of prompts for held-out and labeled tasks, to which `max_prompt_length` does not apply.
-            By default, they are measured here. If the tokenizer cannot be loaded, only the trainer checks them.
+        prompts: token counts of prompts for held-out and labeled tasks, to which `max_prompt_length` does not apply. By
+            default, this function measures the prompts. If the tokenizer cannot be loaded, only the trainer checks the
+            prompts.
     """
     training, new_tokens = config.training, config.evaluation.max_tokens or config.training.max_tokens
     trained = training.max_prompt_length + max(training.max_tokens, new_tokens)
@@ -179,7 +183,7 @@ def longest_sequence(config: TrainConfig, prompts: Iterable[int] | None = None) 
 
 
 def _evaluation_prompts(config: TrainConfig, *, download: bool = True) -> list[int] | None:
-    """Token counts of prompts for held-out and labeled tasks, or None if the tokenizer cannot be loaded."""
+    """Return token counts of prompts for held-out and labeled tasks, or None if the tokenizer cannot be loaded."""
     if not (environments := config.evaluation_environments()):
         return []
     name = config.model.name
@@ -199,15 +203,17 @@ def _evaluation_prompts(config: TrainConfig, *, download: bool = True) -> list[i
 def split_gpus(
     vllm: Sequence[str] | None, training: Sequence[str] | None, visible: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the GPUs for vLLM and for training. A single GPU is shared.
+    """Return the GPUs for vLLM and for training. If only one GPU is visible, both use it.
 
     Raises:
         InputError: a GPU does not exist or is named twice, or vLLM or the trainer would have no GPU.
     """
     for flag, named in (("--vllm-gpus", vllm or ()), ("--gpus", training or ())):
         if unknown := [gpu for gpu in named if gpu not in visible]:
-            here = f"only {_gpu_words(visible)} can be used here" if visible else "no GPU is visible here (nvidia-smi)"
-            raise InputError(f"{flag} names {_gpu_words(unknown)}, but {here}; for a number, use --processes")
+            here = f"only {_gpu_words(visible)} can be used here" if visible else "no GPU is visible (see nvidia-smi)"
+            raise InputError(
+                f"{flag} names {_gpu_words(unknown)}, but {here}; to set only a number of GPUs, use --processes"
+            )
     if len(visible) <= 1:
         return tuple(visible), tuple(visible)
     if vllm and vllm == training and len(vllm) == 1:
@@ -215,7 +221,9 @@ def split_gpus(
     server = tuple(vllm or [gpu for gpu in visible if gpu not in (training or ())][:1])
     trainer = tuple(training or [gpu for gpu in visible if gpu not in server])
     if len({*server, *trainer}) < len(server) + len(trainer):
-        raise InputError("--vllm-gpus and --gpus name a GPU twice, but only a single GPU can be shared by both")
+        raise InputError(
+            "--vllm-gpus and --gpus name a GPU twice: name each GPU once, or name only a single GPU in both options"
+        )
     if not server or not trainer:
         flag, other = ("--gpus", "vLLM") if trainer else ("--vllm-gpus", "training")
         raise InputError(f"{flag} takes all GPUs ({', '.join(visible)}): leave at least one for {other}")
@@ -235,7 +243,7 @@ def parallel_sizes(tensor: int | None, data: int | None, gpus: int, model: str) 
     attention, groups = heads or (0, 0)
 
     def divides_heads(size: int) -> bool:
-        return attention % size == 0 and (groups % size == 0 or size % groups == 0)  # vLLM can replicate groups
+        return attention % size == 0 and (groups % size == 0 or size % groups == 0)  # vLLM can replicate KV heads
 
     if tensor is None and data:
         tensor = gpus // data
@@ -244,22 +252,25 @@ def parallel_sizes(tensor: int | None, data: int | None, gpus: int, model: str) 
         tensor = max(size for size in sizes if gpus % size == 0 and divides_heads(size))
     data = data or max(1, gpus // tensor)
     if tensor * data != gpus or not divides_heads(tensor):
-        rule = f"; the first must divide the {attention} attention heads and {groups} key-value heads of {model}"
+        rule = (
+            f"; the tensor parallel size must divide the {attention} attention heads, and divide or be a multiple of "
+            f"the {groups} key-value heads, of {model}"
+        )
         raise InputError(
-            f"--tensor-parallel-size {tensor} x --data-parallel-size {data} must be the number of vLLM's GPUs, {gpus}"
-            + (rule if heads else "")
+            f"--tensor-parallel-size {tensor} x --data-parallel-size {data} must equal the number of vLLM's GPUs, "
+            f"{gpus}" + (rule if heads else "")
         )
     return tensor, data
 
 
 def guessed_sizes(model: str, gpus: int) -> list[str]:
-    """A warning that the sizes are guesses, if there are several GPUs and the model's configuration is not on this
-    machine."""
+    """Return a warning that the sizes are guesses if there are several GPUs and the model's configuration is not on
+    this machine."""
     if gpus < 2 or _heads(model):
         return []
     tensor, data = parallel_sizes(None, None, gpus, model)
     return [
-        f"warning: tensor parallelism {tensor} x data parallelism {data} is a guess, because the configuration of "
+        f"warning: tensor parallelism {tensor} x data parallelism {data} is a guess because the configuration of "
         f"{model} is not on this machine; set --tensor-parallel-size and --data-parallel-size if vLLM rejects it"
     ]
 
@@ -299,7 +310,7 @@ def _model(options: LaunchOptions, processes: int) -> tuple[str, int | None, lis
     overrides = [argument for argument in options.script_arguments if is_override(argument)]
     if other := [each for each in overrides if each.startswith("engine.kind=") and each != "engine.kind=vllm"]:
         raise InputError(
-            f"{other[0]}: launch starts a vLLM server (engine.kind=vllm), so omit it, or use `rg-env train`"
+            f"{other[0]}: launch starts a vLLM server (engine.kind=vllm); omit this override, or use `rg-env train`"
         )
     config = load_train_config(options.script, [*overrides, *_engine_overrides(options)], processes=processes)
     prompts = () if options.max_model_len else _evaluation_prompts(config, download=not options.dry_run)
@@ -308,7 +319,7 @@ def _model(options: LaunchOptions, processes: int) -> tuple[str, int | None, lis
     if prompts is None:
         name = config.model.name
         lines.append(
-            f"warning: --max-model-len {length} is a guess, because the tokenizer of {name} is not on this machine; "
+            f"warning: --max-model-len {length} is a guess because the tokenizer of {name} is not on this machine; "
             "prompts of held-out tasks may be longer than max_prompt_length"
         )
     return config.model.name, length, lines
@@ -351,7 +362,7 @@ def _trainer(
     if distributed:
         config = _accelerate_config(options.accelerate_config, script, "zero3.yaml" if gpus else "zero3_cpu.yaml")
         program = [str(machine.programs / "accelerate"), "launch", "--config-file", str(config)]
-        # Port 0 selects a free port. Otherwise, two runs on one machine would both use accelerate's default.
+        # Port 0 selects a free port. Otherwise, two runs on one machine would both use accelerate's default port.
         program += ["--num-processes", str(processes), "--main-process-port", "0"]
         program += ["--module", "rg_env.cli.main"] if is_config else []
     if is_config:
@@ -360,7 +371,7 @@ def _trainer(
         ours = ("--model", "--engine", "--port", "--host")
         if given := [each for each in options.script_arguments if each.partition("=")[0] in ours]:
             raise InputError(
-                f"{given[0]} after `--`: omit it, because launch passes model, engine and port to the script"
+                f"{given[0]} after `--`: omit it, because launch passes the model, engine and port to the script"
             )
         arguments = [str(script), "--model", model, "--engine", "vllm", "--port", str(options.port)]
         arguments += options.script_arguments
@@ -368,12 +379,13 @@ def _trainer(
 
 
 def _engine_overrides(options: LaunchOptions) -> list[str]:
-    """Config overrides that connect training to the launched server."""
+    """Return config overrides that connect training to the launched server."""
     return ["engine.kind=vllm", f"engine.host={HOST}", f"engine.port={options.port}"]
 
 
 def _accelerate_config(given: str | None, script: Path, name: str) -> Path:
-    """The given accelerate config, or the one called `name` near the script or in the working directory."""
+    """Return the given accelerate config or, by default, the file `name` in a `configs` folder near the script or in
+    the working directory."""
     # Relative parents come first so that the path is printed as the user would write it.
     folders = (*script.parents, *script.absolute().parents[:3], Path())
     candidates = [Path(given)] if given else [folder / "configs" / name for folder in folders]
@@ -402,8 +414,8 @@ def _log_folder(given: str | None, name: str) -> Path:
 
 
 def supervise(commands: Commands, options: LaunchOptions, folder: Path, healthy: Callable[[], bool]) -> int:
-    """Run the server and, once it is `healthy`, the trainer. Logs go to `folder`. Returns the exit code of
-    `launch`."""
+    """Run the server and, once it is `healthy`, the trainer. Write the logs of both to `folder`. Returns the exit code
+    of `launch`."""
     supervisor = Supervisor(options.save_timeout)
     with supervisor.noting_signals(), supervisor.ending_programs():
         shown = "[vllm] {}".format if options.verbose else lambda line: None
@@ -427,8 +439,8 @@ def supervise(commands: Commands, options: LaunchOptions, folder: Path, healthy:
 
 
 def _is_ready(supervisor: Supervisor, server: ProcessGroup, healthy: Callable[[], bool], timeout_s: float) -> bool:
-    """Wait until the server is healthy. Returns False if a signal came first. On failure, prints the end of the
-    log."""
+    """Wait until the server is healthy. Returns False if a signal arrives first. On failure, prints the end of the
+    server log and raises `TrainingError`."""
     start, shown = time.monotonic(), 0.0
     while supervisor.wait_until(lambda: server.code is not None, HEALTH_EVERY_S):
         seconds = time.monotonic() - start
@@ -441,7 +453,7 @@ def _is_ready(supervisor: Supervisor, server: ProcessGroup, healthy: Callable[[]
             raise TrainingError(f"vLLM {problem}")
         if seconds >= shown + PROGRESS_EVERY_S:
             shown = seconds
-            supervisor.say(f"waiting for vLLM, {seconds:.0f} s: {' '.join(server.last_lines(1))[:200]}")
+            supervisor.say(f"waiting for vLLM ({seconds:.0f} s): {' '.join(server.last_lines(1))[:200]}")
         if healthy():
             supervisor.say(f"vLLM is ready after {seconds:.0f} s")
             return True

@@ -3,9 +3,9 @@
 script = sbatch_script(SlurmJob("configs/train/leg_counting_qwen7b.yaml", gpus=4, time="04:00:00", account="lab"))
 
 On one node, the script runs `rg-env launch` for `engine.kind: vllm`, and `rg-env train` for the embedded engine (with
-DDP on several GPUs). On several nodes, it runs one vLLM server on the first node and trains on all of them with ZeRO-3.
-An evaluation runs on one node, where `rg-env eval` starts its own servers. All scripts are rendered from the template
-`slurm.sh.jinja`. This module does not import torch.
+DDP on several GPUs). On several nodes, the script runs one vLLM server on the first node and trains on all nodes with
+ZeRO-3. An evaluation runs on one node, where `rg-env eval` starts its own servers. All scripts are rendered from the
+template `slurm.sh.jinja`. This module does not import torch.
 """
 
 import os
@@ -137,7 +137,7 @@ class SlurmJob:
 
 
 Values = dict[str, Any]
-"""Variables of the template."""
+"""Variables for the template."""
 
 
 def sbatch_script(job: SlurmJob) -> str:

@@ -121,7 +121,7 @@ def test_two_seeds_have_no_interval(make: Callable[..., Folder], printed: Printe
     assert (figure.mean, figure.interval, figure.both) == (0.25, None, (0.2, 0.3))
     lines = printed(comparison)
     assert any("0.250 (0.200 to 0.300)" in line and "2 seeds (too few)" in line for line in lines)
-    assert "Two seeds are too few for an interval: (a to b) shows their two values." in lines
+    assert "Two seeds are too few for an interval, so (a to b) shows both values instead." in lines
     assert write_comparison(comparison)[-2:] == ["comparison.png", "curves.png"]
 
 
@@ -262,7 +262,8 @@ def test_runs_that_were_evaluated_differently_are_noted(make: Callable[..., Fold
     *found, too_few = compare(sweep.folder).notes
     assert too_few.startswith("Two seeds are too few")
     assert found == [
-        f"The runs were evaluated with different {kind}, so their results differ for that reason too." for kind in kinds
+        f"The runs were evaluated with different {kind}, which may partly explain differences in their results."
+        for kind in kinds
     ]
 
 

@@ -81,8 +81,8 @@ def test_a_config_is_checked_with_all_that_it_evaluates(doctor: Run, config: str
 
     plain, adapters = lines(), lines("lora.r=4")
     assert "8 rollouts per step: 1 prompt x 8" in plain["batch"]
-    assert "all 20 within 60 tokens" in plain["prompts"]
-    assert "; 5 more in evaluations; the longest has " in plain["prompts"]
+    assert "all 20 prompts are within 60 tokens" in plain["prompts"]
+    assert "; evaluations use 5 more, the longest with " in plain["prompts"]
     assert adapters["memory"].split("(")[1] != plain["memory"].split("(")[1]  # adapters are less than all weights
     short = lines("training.max_prompt_length=20")["prompts"]
     assert "longer than 20 tokens" in short
@@ -104,7 +104,7 @@ def test_a_config_with_own_data_is_checked(doctor: Run, config: str, tmp_path: P
     own = ["tasks=null", "splits.num_eval_examples=6", "evaluation=null", f"output.dir={tmp_path / 'out'}"]
     code, text, errors = doctor(config, *own, "data=own.jsonl")
     assert (code, errors) == (0, ""), text
-    assert "all 30 within 60 tokens" in by_name(text)["prompts"]
+    assert "all 30 prompts are within 60 tokens" in by_name(text)["prompts"]
     code, text, _ = doctor(config, *own, "data=own.jsonl", "training.max_prompt_length=2")
     assert "fix: set training.max_prompt_length=" in (line := by_name(text)["prompts"])
     assert line.endswith(", or shorten these questions")

@@ -102,7 +102,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, environ: Callable[..., None]) -> Callab
         (TWO_GPUS, 0, probe(problem="driver too old"), planned(), "warning *too old*update"),
         (TWO_GPUS, 0, probe({"problem": NO_KERNELS}), planned(), "failed *no kernel image*torch build"),
         (TWO_GPUS, 0, probe({}, {"problem": "no memory"}), planned(), "failed *GPU 1 does not*CUDA_VISIBLE_DEVICES"),
-        (CONSUMER, 0, probe({"capability": [7, 5]}), planned(), "warning *no native bf16*bf16=False"),
+        (CONSUMER, 0, probe({"capability": [7, 5]}), planned(), "warning *no native bf16*bf16=false"),
         # a GPU for each process, and one more for a server on this machine that does not run yet
         (TWO_GPUS, 0, probe({}, {}), planned(2), "ok "),
         (TWO_GPUS, 0, probe({}, {}), planned(3), "failed *3 processes, but torch sees 2 GPUs*--processes 2"),
@@ -117,7 +117,7 @@ def test_gpus(ask: Callable[..., machine.Gpus], output: str, code: int, found: A
 
 def test_hidden_gpus(ask: Callable[..., machine.Gpus], environ: Callable[..., None]) -> None:
     environ(CUDA_VISIBLE_DEVICES="")
-    is_like(machine.check_gpus(ask(TWO_GPUS), planned()), "warning *CUDA_VISIBLE_DEVICES hides it*unset")
+    is_like(machine.check_gpus(ask(TWO_GPUS), planned()), "warning *CUDA_VISIBLE_DEVICES hides every GPU*unset")
 
 
 REQUIREMENTS = [
@@ -190,14 +190,14 @@ THREE = planned(3, engine="vllm")
         (memory(planned(), 140, *MANY), "failed *engine's cache in evaluations 120 GB)*fix: use LoRA, a smaller model"),
         (memory(planned(), 208, *MANY), "failed *engine's cache in evaluations 120 GB)*engine.max_batch_size=256 "),
         # prompts against their limit, and with the completion against the model's context
-        (prompts(128, [20], [50]), "ok *all 2 within 50 tokens; the longest has 50"),
-        (prompts(128, [20, 51]), "failed *1 of 2 is longer*training.max_prompt_length=51"),
+        (prompts(128, [20], [50]), "ok *all 2 prompts are within 50 tokens; the longest has 50"),
+        (prompts(128, [20, 51]), "failed *1 of 2 prompts is longer*training.max_prompt_length=51"),
         (prompts(70, [20, 50]), "failed *exceeds *context of 70*training.max_tokens=20"),
-        (prompts(128, [20], [50], [10, 98]), "ok *has 50; 2 more in evaluations; the longest has 98"),
+        (prompts(128, [20], [50], [10, 98]), "ok *has 50; evaluations use 2 more, the longest with 98"),
         (prompts(127, [20], [50], [10, 98]), "failed *98 tokens; with 30 new*evaluation.max_tokens=29,"),
         (prompts(128, [20], [50], [10, 98], evaluation_tokens=31), "failed *with 31 new*evaluation.max_tokens=30,"),
         (prompts(128, [20], [50], evaluation_tokens=79), "failed *50 tokens; *79 new*evaluation.max_tokens=78,"),
-        (prompts(98, [20], [50], [10, 98], evaluation_tokens=5), "failed *98 tokens; *5 new ones*other tasks, or"),
+        (prompts(98, [20], [50], [10, 98], evaluation_tokens=5), "failed *98 tokens; *5 new tokens*other tasks, or"),
         # each rollout in flight holds a connection
         (machine.check_open_files(1024, (1024, 1048576)), "failed *needs 1536*ulimit -n 65536"),
         (machine.check_open_files(1024, (1024, 4096)), "failed *needs 1536*ulimit -n 4096"),
@@ -320,7 +320,7 @@ def test_what_listens_at_the_servers_port(serve: Callable[..., Any]) -> None:
         return machine.check_server(planned(engine="vllm", port=port), model, tokens)
 
     good = serve(**vllm, get_world_size=(200, {"world_size": 2})).port
-    is_like(check(good), "ok *serves 'served', 512 tokens, 2 workers")
+    is_like(check(good), "ok *serves 'served' with up to 512 tokens on 2 workers")
     is_like(check(good, model="mine"), "failed *serves 'served', not 'mine'*rg-env vllm mine")
     is_like(check(good, tokens=600), "failed *accepts 512 tokens*--max-model-len 600")
     is_like(check(serve(health=(200, {})).port), "failed *is not a vLLM server*another engine.port")

@@ -132,8 +132,12 @@ def test_an_accelerate_config_is_given_or_found(repository: Path) -> None:
         (NODE, {"gpus": NODE.gpus}, "--gpus takes all GPUs"),
         (NODE, {"vllm_gpus": NODE.gpus}, "--vllm-gpus takes all GPUs"),
         (NODE, {"processes": 4}, "--processes 4 exceeds the 3 GPUs"),
-        (NODE, {"tensor_parallel_size": 2}, "--tensor-parallel-size 2 x --data-parallel-size 1 must be the number of"),
-        (NODE, {"vllm_gpus": ("0", "1"), "data_parallel_size": 3}, "must be the number of vLLM's GPUs, 2"),
+        (
+            NODE,
+            {"tensor_parallel_size": 2},
+            "--tensor-parallel-size 2 x --data-parallel-size 1 must equal the number of",
+        ),
+        (NODE, {"vllm_gpus": ("0", "1"), "data_parallel_size": 3}, "must equal the number of vLLM's GPUs, 2"),
         (CPU, {"processes": 100_000}, "--processes 100000 exceeds the"),
         (CPU, {"script_arguments": ("--port=9000",)}, "--port=9000 after `--`: omit it"),
     ],
@@ -165,7 +169,7 @@ def test_gpus_of_the_server_are_divided_as_the_heads_allow(
     if expected:
         assert parallel_sizes(*given, gpus, str(tmp_path)) == expected
         return
-    with pytest.raises(InputError, match=f"the first must divide the {heads} attention heads"):
+    with pytest.raises(InputError, match=f"the tensor parallel size must divide the {heads} attention heads"):
         parallel_sizes(*given, gpus, str(tmp_path))
 
 
@@ -260,7 +264,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         ("run.yaml --model m", "use model.name=m instead"),
         ("run.yaml --num_processes 2", "no option '--num_processes': use --processes"),
         ("run.yaml --nnodes 2", "no option '--nnodes': `rg-env slurm --nodes N`"),
-        ("SCRIPT --gpus 4", "; for a number, use --processes"),
+        ("SCRIPT --gpus 4", "; to set only a number of GPUs, use --processes"),
         ("SCRIPT --processes 2 -- --rollouts-per-step=15", "15 rollouts per step are not divisible by 2 processes"),
         ("run.yaml training.steps=3", "training.steps = 3 @ command line: use max_steps"),
         ("run.yaml --processes 2 training.num_generations=7", "8 rollouts are not divisible by num_generations=7"),
@@ -271,7 +275,10 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         (f"SCRIPT --log-dir {'x' * 300}", "File name too long; choose another"),
         ('SCRIPT --vllm-args "\'"', "has an unclosed quote; write options as in '--seed 1'"),
         ("SCRIPT --gpus 0,a --dry-run", "argument --gpus: '0,a' must be indices or UUIDs"),
-        ("run.yaml engine.kind=embedded --dry-run", "launch starts a vLLM server (engine.kind=vllm), so omit it"),
+        (
+            "run.yaml engine.kind=embedded --dry-run",
+            "launch starts a vLLM server (engine.kind=vllm); omit this override",
+        ),
         ("SCRIPT --log-dir taken", "taken has the logs of another run"),
         ("SCRIPT --log-dir examples/train.py", "choose another --log-dir"),
     ],
@@ -324,7 +331,7 @@ def test_the_server_accepts_the_prompts_of_held_out_tasks(repository: Path) -> N
     plan = make_commands(
         LaunchOptions("held_out.yaml", script_arguments=("model.name=org/m",), dry_run=True), NODE
     ).plan
-    assert any("--max-model-len 190 is a guess, because the tokenizer of org/m is not on" in line for line in plan)
+    assert any("--max-model-len 190 is a guess because the tokenizer of org/m is not on" in line for line in plan)
 
 
 @pytest.mark.usefixtures("installed")

@@ -189,7 +189,7 @@ def test_gpus_that_stay_idle_are_named(checkout: Path) -> None:
     assert embedded in sbatch_script(JOBS["8 GPUs, embedded"])
     two = sbatch_script(job(gpus=8, nodes=2, vllm_gpus=2, overrides=("model.name=org/model",)))
     assert "\n# warning: every node but the first leaves 2 of its 8 GPUs idle\n" in two
-    assert "\n# warning: tensor parallelism 2 x data parallelism 1 is a guess, because the config" in two
+    assert "\n# warning: tensor parallelism 2 x data parallelism 1 is a guess because the config" in two
     assert "# warning:" not in sbatch_script(JOBS["8 GPUs"])
 
 

@@ -3,9 +3,10 @@
     for check in diagnose(PlannedRun(load_train_config("configs/train/tiny.yaml", []))):
         print(check.line())
 
-The doctor does not train. It downloads only a model's configuration and tokenizer, and writes only to the row cache. It
-checks that access tokens exist, but never shows them. "failed" means that the run would not start. A missing `train`
-extra is a failure only if options or a config describe a run, because the environment itself does not need it.
+The doctor does not train, downloads only a model's configuration and tokenizer, and writes only to the row cache.
+Access tokens are never shown; the doctor only checks that they exist. A "failed" check means that the run would not
+start. A missing `train` extra is a failure only if options or a config describe a run, because the environment itself
+does not need this extra.
 
 Importing this module is cheap because modules that need torch are imported only after a subprocess has shown that torch
 works.
@@ -58,7 +59,7 @@ def diagnose(planned: PlannedRun) -> Iterator[Check]:
     is_default = planned.given is not None and "model.name" not in planned.given
     name = planned.config.model.name if not is_default else DEFAULT_GPU_MODEL if gpus.devices else TINY
     check = _run("model", models.check_model, name)
-    if is_default and check.status == "failed":  # `load_policy` does the same
+    if is_default and check.status == "failed":  # `load_policy` also falls back to the tiny policy
         finding, name = f"{check.finding}; the tiny policy is used instead", TINY
         check = replace(check, status="warning", finding=finding, value=models.check_model(TINY).value)
     yield check
@@ -79,7 +80,7 @@ def diagnose(planned: PlannedRun) -> Iterator[Check]:
 
 
 def _run(name: str, check: Callable[..., Check], *arguments: Any) -> Check:
-    """Run a check. An error becomes a warning so that the other checks can still be reported."""
+    """Run a check. Convert an error to a warning so that the remaining checks still run."""
     try:
         found = check(*arguments)
     except Exception as error:

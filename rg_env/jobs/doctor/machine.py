@@ -1,5 +1,5 @@
-"""The doctor's `PlannedRun` and `Check`, and its checks of this machine: Python, packages, GPUs, server, limits,
-memory, disk and logins.
+"""The doctor's basic types, and the checks of this machine: Python, packages, GPUs, server, limits, memory, disk and
+logins.
 
 Drivers and compiled packages can hang or crash, so they are probed in subprocesses with timeouts.
 """
@@ -38,7 +38,7 @@ LAUNCH_PORT = 29500
 """Default rendezvous port of `accelerate launch` (`--main_process_port`)."""
 _SERVER_NEEDS_SHM = 10**9
 _SPARE_FILES = 512
-"""Number of files that libraries, data and logs keep open in addition to the connections."""
+"""Number of open files reserved for libraries, data and logs, in addition to the connections."""
 CONNECTIONS = 1024
 """Maximum number of concurrent rollouts, each of which uses a connection to the server."""
 SMI_S, IMPORT_S = 10.0, 90.0
@@ -55,11 +55,12 @@ class PlannedRun:
     processes: int = 1
     """Number of training processes, one per GPU."""
     given: frozenset[str] | None = None
-    """Config keys set by options, if the run does not have a config file."""
+    """Config keys set by command-line options. None if the run has a config file."""
 
     @classmethod
     def of_options(cls, given: Mapping[str, Any], processes: int = 1) -> "PlannedRun":
-        """Make a run from a mapping of config keys to values. Raises `InputError` if they are invalid."""
+        """Create a planned run from a mapping of config keys to values. Raises `InputError` if a key or value is
+        invalid."""
         document = Document({"model": {"name": "tiny"}, "tasks": ["leg_counting"]}, Path("the options"))
         overrides = [f"{key}={json.dumps(value)}" for key, value in given.items()]
         return cls(parse_config(overridden(document, overrides), TrainConfig), processes, frozenset(given))
@@ -74,7 +75,7 @@ class PlannedRun:
 
     @property
     def requested(self) -> bool:
-        """Whether options or a config describe a run. If not, a missing `train` extra is not a failure."""
+        """Whether options or a config describe a run, which makes a missing `train` extra a failure."""
         return self.given is None or bool(self.given) or self.processes > 1
 
     @property
@@ -83,7 +84,7 @@ class PlannedRun:
 
     @property
     def zero3(self) -> bool:
-        """Whether processes shard the model's state, as configured in `configs/zero3.yaml`. This requires a server
+        """Whether processes shard the model's state, as configured in `configs/zero3.yaml`. Sharding requires a server
         because the embedded engine cannot generate from shards."""
         return self.uses_vllm and self.processes > 1
 
@@ -99,17 +100,17 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Check:
-    """Result of a check, with a finding and a fix. "failed" means that the run would not start. "warning" means that it
-    would run less efficiently or not as intended."""
+    """Result of a check, with a finding and a fix. Status "failed" means that the run would not start, and "warning"
+    that the run would be less efficient or not behave as intended."""
 
     name: str = field(default="", kw_only=True)
-    """Name of the aspect that was checked, set by `diagnose`."""
+    """Name of the check, set by `diagnose`."""
     status: str
     """"ok", "skipped", "warning" or "failed"."""
     finding: str
     fix: str = ""
     value: Any = None
-    """What the check found out about the run, for use by other checks."""
+    """Value that the check determined, for use by other checks."""
 
     def line(self) -> str:
         """Format the check as one line, even if an error's text has several lines."""
@@ -118,7 +119,7 @@ class Check:
 
 
 def closing_line(checks: Sequence[Check]) -> str:
-    """Format the number of checks with each status as one line."""
+    """Return one line with the numbers of "ok", "warning" and "failed" checks."""
     count = {status: sum(check.status == status for check in checks) for status in ("ok", "warning", "failed")}
     return f"{count['ok']} ok, {counted(count['warning'], 'warning')}, {count['failed']} failed"
 
@@ -135,11 +136,11 @@ def check_python(version: str = platform.python_version()) -> Check:
     """Check a Python version against rg-env's metadata, the only place that lists the supported versions."""
     own = metadata.metadata("rg-env")
     tested = [text.removeprefix(_PYTHON) for text in own.get_all("Classifier") or [] if text.startswith(_PYTHON)]
-    fix = f"use Python {' or '.join(tested)}; ./setup.sh installs one"
+    fix = f"use Python {' or '.join(tested)}; ./setup.sh installs a supported version"
     if not SpecifierSet(own["Requires-Python"]).contains(version, prereleases=True):
         return Check("failed", f"{version}, but rg-env requires {own['Requires-Python']}", fix)
     if ".".join(version.split(".")[:2]) not in tested:
-        return Check("warning", f"{version} is not a tested version ({', '.join(tested)})", fix)
+        return Check("warning", f"{version} is not a tested version (tested: {', '.join(tested)})", fix)
     return Check("ok", version)
 
 
@@ -148,7 +149,8 @@ def check_packages(
     requirements: Sequence[str] | None = None,
     installed: Callable[[str], str] = installed_version,
 ) -> Check:
-    """Check the versions of the packages that the run requires (default: those in rg-env's metadata).
+    """Check the installed versions of the packages that the run requires. By default, `requirements` are those in
+    rg-env's metadata.
 
     The result is at worst a warning, because `check_trainer` shows whether the trainer works with these packages.
     """
@@ -166,7 +168,7 @@ def check_packages(
         return Check("ok", f"all {count} packages are within the tested ranges")
     fixes = [how_to_install("train")] if set(problems) - {"vllm"} else []
     fixes += [how_to_install("vllm")] if "vllm" in problems else []
-    return Check("warning", f"outside the tested range: {', '.join(problems.values())}", " and ".join(fixes))
+    return Check("warning", f"missing or outside the tested range: {', '.join(problems.values())}", " and ".join(fixes))
 
 
 @dataclass(frozen=True)
@@ -174,8 +176,8 @@ class Gpus:
     """The GPUs, as reported by `nvidia-smi` and by torch."""
 
     listed: Sequence[str] = ()
-    """nvidia-smi's line for each GPU, with its index, name, total memory, used memory, driver version and MIG mode.
-    Empty if there is no NVIDIA driver or GPU."""
+    """One line of nvidia-smi output per GPU: index, name, total memory, used memory, driver version and MIG mode. Empty
+    if there is no NVIDIA driver or GPU."""
     driver_problem: str = ""
     torch: dict[str, Any] = field(default_factory=dict)
     """Result of `probe_torch`. Empty if torch cannot be imported."""
@@ -188,7 +190,7 @@ class Gpus:
 
 
 def ask_gpus() -> Gpus:
-    """Run `nvidia-smi`, and `probe_torch` in a subprocess."""
+    """Query the GPUs by running `nvidia-smi`, and then `probe_torch` in a subprocess."""
     smi = run(["nvidia-smi", f"--query-gpu={_FIELDS}", "--format=csv,noheader"], SMI_S)
     lines = [line.strip() for line in smi.output.splitlines() if line.strip()]
     listed = [line for line in lines if line.count(", ") >= 5 and line[0].isdigit()]
@@ -204,7 +206,7 @@ def ask_gpus() -> Gpus:
 
 
 def probe_torch() -> dict[str, Any]:
-    """Report torch's version, and each CUDA device's free memory and any problem with it."""
+    """Return the versions of torch and CUDA, and the free memory and any problem of each CUDA device."""
     import torch
 
     with warnings.catch_warnings(record=True) as caught:
@@ -230,7 +232,7 @@ def check_gpus(gpus: Gpus, planned: PlannedRun) -> Check:
     process, plus one if the server runs on this machine. A machine without GPUs passes because the embedded engine can
     train on a CPU."""
     if gpus.driver_problem:
-        fix = "reinstall the NVIDIA driver or restart the machine until `nvidia-smi` lists the GPUs"
+        fix = "reinstall the NVIDIA driver or restart the machine; then check that `nvidia-smi` lists the GPUs"
         status, rest = ("failed", "") if planned.uses_vllm else ("warning", ", so training would use the CPU")
         return Check(status, f"{gpus.driver_problem}{rest}", fix)
     if not gpus.listed and not gpus.devices:
@@ -242,9 +244,9 @@ def check_gpus(gpus: Gpus, planned: PlannedRun) -> Check:
         reason = gpus.torch["problem"] or "no reason given"
         fix = f"update the NVIDIA driver to a version that supports CUDA {gpus.torch['cuda']}"
         if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
-            reason, fix = "CUDA_VISIBLE_DEVICES hides it", "unset CUDA_VISIBLE_DEVICES"
+            reason, fix = "CUDA_VISIBLE_DEVICES hides every GPU", "unset CUDA_VISIBLE_DEVICES"
         elif gpus.torch["cuda"] is None:
-            reason, fix = "this torch is a CPU build", "run ./setup.sh --gpu"
+            reason, fix = "the installed torch is a CPU build", "run ./setup.sh --gpu"
         status = "failed" if planned.uses_vllm or processes > 1 else "warning"
         return Check(status, f"{text}; torch does not see the GPU: {reason}", fix)
     if broken := next((device for device in gpus.devices if device["problem"]), None):
@@ -254,17 +256,20 @@ def check_gpus(gpus: Gpus, planned: PlannedRun) -> Check:
         return Check("failed", f"GPU {broken['index']} does not work: {broken['problem']}", fix)
     seen = counted(len(gpus.devices), "GPU")
     if processes > len(gpus.devices):
-        fix = f"use --processes {len(gpus.devices)}, or more GPUs in CUDA_VISIBLE_DEVICES"
+        fix = f"use --processes {len(gpus.devices)}, or list more GPUs in CUDA_VISIBLE_DEVICES"
         return Check("failed", f"{processes} processes, but torch sees {seen}", fix)
     server = VllmServer(planned.config.engine.host, planned.config.engine.port)
     needs_another = planned.uses_vllm and planned.server_is_local and len(gpus.listed) <= processes
     if needs_another and server.health_problem(timeout_s=5.0):
-        finding = f"a run needs {processes} for training plus one for vLLM, but the machine has {len(gpus.listed)}"
-        return Check("failed", finding, "use fewer --processes, engine.kind=embedded, or vLLM on another machine")
+        finding = (
+            f"not enough GPUs: the run needs {processes} for training plus one for vLLM, but the machine has "
+            f"{len(gpus.listed)}"
+        )
+        return Check("failed", finding, "reduce --processes, use engine.kind=embedded, or run vLLM on another machine")
     if any(gpu.endswith("Enabled") for gpu in gpus.listed):
         return Check("warning", f"{text}; MIG is on", "disable MIG to use several processes: NCCL does not support MIG")
     if old := [device["index"] for device in gpus.devices if device["capability"][0] < 8]:
-        fix = "train with bf16=False, and mixed_precision: fp16 in the accelerate config"
+        fix = "set training.bf16=false and, in the accelerate config, mixed_precision: fp16"
         return Check("warning", f"{text}; GPU {old[0]} has no native bf16 (it is older than Ampere)", fix)
     return Check("ok", f"{text}; torch {gpus.torch['version']} works on {seen}")
 
@@ -292,12 +297,12 @@ def check_vllm(planned: PlannedRun) -> Check:
             return check
     if not planned.uses_vllm:
         return Check("skipped", "required only for engine.kind=vllm")
-    fix = f"{how_to_install('vllm')} (Linux); or use engine.kind=embedded"
+    fix = f"{how_to_install('vllm')} (Linux only), or use engine.kind=embedded"
     if importlib.util.find_spec("vllm") is None:
         return Check("failed", "not installed; the trainer uses vLLM's client code to talk to the server", fix)
     if problem := transformers_misfit():
         return Check("failed", *problem.split(": ", 1))
-    return check_import("vllm", f"reinstall it for the installed torch: {fix}")
+    return check_import("vllm", f"reinstall vLLM for the installed torch: {fix}")
 
 
 def check_import(module: str, fix: str) -> Check:
@@ -312,8 +317,8 @@ def check_server(planned: PlannedRun, model: str | None, tokens: int) -> Check:
     """Check the vLLM server that the run would use.
 
     Args:
-        model: model name that it must serve, or None if it is unknown.
-        tokens: maximum number of tokens (prompt plus completion) that it must accept.
+        model: name of the model that the server must serve, or None if unknown.
+        tokens: number of tokens (prompt plus completion) that the server must accept.
     """
     if not planned.uses_vllm:
         return Check("skipped", "the embedded engine does not need a server")
@@ -336,9 +341,12 @@ def check_server(planned: PlannedRun, model: str | None, tokens: int) -> Check:
     if model is not None and info.name != model:
         return Check("failed", f"{server} serves {info.name!r}, not {model!r}", f"restart it: {start}")
     if info.max_model_len < tokens:
-        finding = f"{server} accepts {info.max_model_len} tokens, but prompt plus completion can have {tokens}"
+        finding = f"{server} accepts {info.max_model_len} tokens, but a prompt plus its completion can have {tokens}"
         return Check("failed", finding, f"restart it with --max-model-len {tokens}, or reduce training.max_tokens")
-    text = f"vLLM at {server} serves {info.name!r}, {info.max_model_len} tokens, {counted(info.workers, 'worker')}"
+    text = (
+        f"vLLM at {server} serves {info.name!r} with up to {info.max_model_len} tokens on "
+        f"{counted(info.workers, 'worker')}"
+    )
     return Check("ok", text)
 
 
@@ -347,17 +355,17 @@ def check_open_files(connections: int, limits: tuple[int, int]) -> Check:
     soft, hard = (2**63 if limit == resource.RLIM_INFINITY else limit for limit in limits)
     need = _SPARE_FILES + connections
     if soft >= need:
-        return Check("ok", f"at least {need} open files")
+        return Check("ok", f"at least {need} open files are allowed")
     fix = f"run `ulimit -n {min(max(need, 65536), hard)}` before starting vLLM and the trainer"
     if hard < need:
         fix = f"ask an administrator to raise the hard limit ({hard}) to {need}"
     return Check(
-        "failed", f"limit of {soft} open files, but a run needs {need}, because each rollout uses a connection", fix
+        "failed", f"the limit is {soft} open files, but a run needs {need} because each rollout uses a connection", fix
     )
 
 
 def check_shared_memory(size: int) -> Check:
-    """Check `size`, the capacity of /dev/shm in bytes. NCCL and vLLM's workers communicate through it."""
+    """Check `size`, the capacity in bytes of /dev/shm, through which NCCL and vLLM's workers communicate."""
     if size >= _SERVER_NEEDS_SHM:
         return Check("ok", f"/dev/shm has {gigabytes(size)}")
     fix = "start the container with `--shm-size=8g` or `--ipc=host`"
@@ -367,14 +375,14 @@ def check_shared_memory(size: int) -> Check:
 def check_port(port: int) -> Check:
     """Check that the rendezvous port for the training processes is free."""
     if taken := port_problem(port):
-        fix = "on several nodes, use another --main_process_port; on one node, any free port (--main-process-port 0)"
+        fix = "pass --main_process_port 0 (any free port) on one node, or choose another port on several nodes"
         return Check("warning", f"port {port}: {taken}", fix)
     return Check("ok", f"port {port} is free")
 
 
 def free_memory(planned: PlannedRun, gpus: Gpus) -> tuple[int, str]:
-    """Free memory per training process, in bytes, and where that memory is: the run's GPU with the least free memory,
-    or RAM, within the container's limit."""
+    """Return the free memory per training process, in bytes, and its location: the run's GPU with the least free
+    memory, or RAM (within the container's limit)."""
     devices = [device for device in gpus.devices[: planned.processes] if device.get("free")]
     if devices:
         fullest = min(devices, key=lambda device: device["free"])
@@ -418,7 +426,7 @@ def check_output(planned: PlannedRun, checkpoint: int | None) -> Check:
 
 
 def check_logins(planned: PlannedRun) -> Check:
-    """Check the logins that the run needs: Hugging Face for uploads, and Weights & Biases for its reports. Gated models
+    """Check the logins that the run needs: Hugging Face for uploads, and Weights & Biases for logging. Gated models
     also need a Hugging Face token. No part of a token is ever shown."""
     try:
         from huggingface_hub import get_token

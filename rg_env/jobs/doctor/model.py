@@ -1,4 +1,4 @@
-"""Checks of a run's model, batch, prompts and memory. This module imports torch but does not load weights."""
+"""Check a run's model, batch, prompts and memory. This module imports torch but does not load weights."""
 
 import re
 import shutil
@@ -34,7 +34,7 @@ _TIGHT = 0.9
 
 @dataclass(frozen=True)
 class Model:
-    """Properties of a model that are known without loading its weights."""
+    """Properties of a model, determined without loading its weights."""
 
     name: str
     """Name under which a server serves the model."""
@@ -52,13 +52,13 @@ class PromptLengths:
 
     training: Sequence[int] = ()
     evaluation: Sequence[int] = ()
-    """Evaluation prompts of the training tasks."""
+    """Lengths of the evaluation prompts for the training tasks."""
     others: Sequence[int] = ()
-    """Evaluation prompts of held-out and labeled tasks."""
+    """Lengths of the evaluation prompts for held-out and labeled tasks."""
 
     @property
     def own(self) -> list[int]:
-        """All prompts of the training tasks, to which `max_prompt_length` applies."""
+        """Lengths of all prompts for the training tasks, to which `max_prompt_length` applies."""
         return [*self.training, *self.evaluation]
 
     @property
@@ -68,7 +68,7 @@ class PromptLengths:
 
 def check_model(name: str) -> Check:
     """Check that the configuration, tokenizer, chat template and weights are on this machine or can be downloaded. The
-    check's value is the `Model`, if it can be read."""
+    check's value is the `Model`, or None if its configuration, tokenizer or chat template cannot be used."""
     path = str(POLICY_DIR) if name == TINY else name
     try:
         described = describe_model(path)
@@ -77,7 +77,7 @@ def check_model(name: str) -> Check:
         return Check("failed", str(error), _fix(str(error)))
     with init_empty_weights():
         empty = AutoModelForCausalLM.from_config(described.config)
-    empty.tie_weights()  # init_empty_weights unties the weights, so a tied matrix would count twice
+    empty.tie_weights()  # init_empty_weights unties the weights, so a tied matrix would be counted twice
     shape = ModelShape.of(described.config, sum(parameter.numel() for parameter in empty.parameters()))
     context = described.config.get_text_config(decoder=True).max_position_embeddings
     model = Model(path, described.tokenizer, shape, context, _adapter_width(empty))
@@ -106,7 +106,7 @@ def _fix(reason: str) -> str:
         return "accept its license on its Hub page, then run `hf auth login` or set HF_TOKEN in .env"
     if "chat template" in lower:
         return "use an instruction-tuned model, or add a chat_template.jinja to its folder"
-    return "pass a folder with config.json, tokenizer and safetensors files, a name on the Hub, or 'tiny'"
+    return "pass a folder with config.json, tokenizer and safetensors files; a model name on the Hub; or 'tiny'"
 
 
 def _adapter_width(model: Any) -> int:
@@ -116,7 +116,7 @@ def _adapter_width(model: Any) -> int:
 
 
 def is_cached(name: str) -> bool:
-    """Whether all weights of a model are in the Hub cache. An interrupted download does not count."""
+    """Whether the Hub cache contains all weights of a model, rather than part of an interrupted download."""
     config = try_to_load_from_cache(name, "config.json")
     try:
         return isinstance(config, str) and bool(weight_files(Path(config).parent, WEIGHTS))
@@ -137,8 +137,8 @@ def check_batch(planned: PlannedRun) -> Check:
 
 
 def check_prompts(planned: PlannedRun, model: Model) -> Check:
-    """Check the run's training and evaluation prompts against their limits. The check's value is their
-    `PromptLengths`."""
+    """Check the run's training and evaluation prompts against their limits. The check's value is the `PromptLengths`,
+    or None if the prompts could not be measured."""
     config = planned.config
     if config.data is not None and not config.data.is_file:
         finding = f"{config.data.path} is read from the Hub when the run starts, so its prompts were not measured"
@@ -165,31 +165,33 @@ def judge_prompts(planned: PlannedRun, context: int, lengths: PromptLengths) -> 
     limit, longest = training.max_prompt_length, max(lengths.own)
     if too_long := sum(length > limit for length in lengths.own):
         verb = "is" if too_long == 1 else "are"
-        finding = f"{too_long} of {len(lengths.own)} {verb} longer than {limit} tokens; the longest has {longest}"
+        finding = (
+            f"{too_long} of {len(lengths.own)} prompts {verb} longer than {limit} tokens; the longest has {longest}"
+        )
         other = "configure tasks with shorter prompts" if planned.config.data is None else "shorten these questions"
         fix = f"set training.max_prompt_length={longest}, or {other}"
         return Check("failed", finding, fix)
-    limits = [("", "training.max_tokens", longest, training.max_tokens)]
+    limits = [(" prompt", "training.max_tokens", longest, training.max_tokens)]
     if lengths.evaluated:
         evaluated = max(lengths.evaluated), planned.evaluation_tokens
         limits.append((" evaluation prompt", "evaluation.max_tokens", *evaluated))
     for kind, key, prompt, new in limits:
-        finding = f"the longest{kind} has {prompt} tokens; with {new} new ones, it exceeds the"
+        finding = f"the longest{kind} has {prompt} tokens; with {new} new tokens, it exceeds the"
         if prompt + new > context:
             fits = f"{key}={context - prompt}" if prompt < context else "other tasks"
             fix = f"use {fits}, or a model with a longer context"
             return Check("failed", f"{finding} model's context of {context} tokens", fix)
-    text = f"all {len(lengths.own)} within {limit} tokens; the longest has {longest}"
+    text = f"all {len(lengths.own)} prompts are within {limit} tokens; the longest has {longest}"
     if lengths.others:
-        text = f"{text}; {len(lengths.others)} more in evaluations; the longest has {max(lengths.others)}"
+        text = f"{text}; evaluations use {len(lengths.others)} more, the longest with {max(lengths.others)}"
     return Check("ok", text)
 
 
 def cached_tokens(planned: PlannedRun, lengths: PromptLengths | None, most: int | None = None) -> tuple[int, int]:
-    """Maximum number of tokens in the embedded engine's KV cache during training and evaluation.
+    """Return the maximum numbers of tokens in the embedded engine's KV cache during training and during evaluation.
 
     Args:
-        most: maximum number of completions in a batch. By default, `engine.max_batch_size`.
+        most: maximum number of completions in a batch (default: `engine.max_batch_size`).
     """
     if planned.uses_vllm:
         return 0, 0
@@ -208,8 +210,8 @@ def cached_tokens(planned: PlannedRun, lengths: PromptLengths | None, most: int 
 def run_estimate(
     planned: PlannedRun, model: Model, lengths: PromptLengths | None, micro_batch: int, most: int | None = None
 ) -> Estimate:
-    """Estimate a process's memory. `lengths` is None if the prompts could not be measured. For `most`, see
-    `cached_tokens`."""
+    """Estimate the memory that a training process needs. `lengths` is None if the prompts could not be measured. For
+    `most`, see `cached_tokens`."""
     config, training = planned.config, planned.config.training
     longest = max(lengths.own) if lengths else training.max_prompt_length
     spread = longest - min(lengths.own) if lengths else 0
@@ -247,7 +249,7 @@ def check_memory(planned: PlannedRun, model: Model, lengths: PromptLengths | Non
     }
     shown = ", ".join(f"{name} {gigabytes(size)}" for name, size in parts.items() if size)
     shards = f", ZeRO-3 over {planned.processes}" if planned.zero3 else ""
-    text = f"about {gigabytes(whole.total)} per process, {gigabytes(free)} free {place} ({shown}{shards})"
+    text = f"each process needs about {gigabytes(whole.total)}; {gigabytes(free)} is free {place} ({shown}{shards})"
     if whole.total <= _TIGHT * free:
         return Check("ok", text)
     if fitting := largest_that_fits(int(_TIGHT * free), batch, need):
@@ -255,7 +257,7 @@ def check_memory(planned: PlannedRun, model: Model, lengths: PromptLengths | Non
     elif planned.uses_vllm:
         fix = "use more --processes (ZeRO-3 shards the state), a lower training.max_tokens, a smaller model, or LoRA"
     elif turns := next((n for n in (256, 128, 64, 32, 16) if need(batch, most=n) <= _TIGHT * free), None):
-        fix = f"set engine.max_batch_size={turns} (a batch is then generated in more rounds), or a lower max_tokens"
+        fix = f"set engine.max_batch_size={turns} (a batch then needs more rounds), or reduce training.max_tokens"
     else:
         fix = "use LoRA, a smaller model, or engine.kind=vllm with --processes N (ZeRO-3)"
     if place.startswith("on GPU") and (files := preset_for(planned.config, free)):
