@@ -5,12 +5,12 @@
 
     vf-eval rg-env -m MODEL                                      # Verifiers 0.4, with its v1 API (rg_env.adapters.v1)
 
-`load_environment` returns a `ReasoningGymEnv`: a Verifiers environment for the v0 API if the installed release has it
-(up to 0.3.1), and for the v1 API otherwise. Without Verifiers, it returns a plain `ReasoningGym`. `GRPOTrainer` accepts
-all three.
+`load_environment` returns a `ReasoningGymEnv`: a Verifiers environment for the v0 API if the installed release has that
+API (up to 0.3.1), otherwise for the v1 API. Without Verifiers, `load_environment` returns a plain `ReasoningGym`.
+`GRPOTrainer` accepts every object that `load_environment` returns.
 
 Public names are resolved on first use (PEP 562), so `import rg_env` is instant and does not import torch, verifiers or
-reasoning_gym. If one of them is not installed, everything that does not need it still works.
+reasoning_gym. If a dependency is not installed, everything that does not need it still works.
 
 The package has layers: core -> adapters and inference -> evaluation -> training -> cli. A module may import only from
 its own layer and earlier layers. Adapters and inference do not import each other. A test enforces these rules.
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 # Verifiers' v1 loader reads this list and accepts exactly one taskset, one harness and one environment.
 __all__ = ["ReasoningGymTaskset", "SingleTurnEnv", "SingleTurnHarness"]
 _MODULES = {
-    # This may also be v0 or core (see `_path_of`).
+    # `_path_of` may return adapters.v0 or core.environment instead of this module.
     "adapters.v1": [
         "ReasoningGymTaskset",
         "SingleTurnEnv",
@@ -84,7 +84,7 @@ def _module_of(name: str) -> ModuleType:
 
 
 def _path_of(name: str) -> str:
-    """The module that defines a public name. The adapter depends on the installed Verifiers release."""
+    """Return the module that defines a public name, which may depend on the installed Verifiers release."""
     path = _LAZY[name]
     if name not in ("load_environment", "ReasoningGymEnv"):
         return path
@@ -94,17 +94,17 @@ def _path_of(name: str) -> str:
 
 
 def _cause(path: str) -> str:
-    """The reason why an adapter cannot be imported, and the remedy, if any."""
+    """Return the reason an adapter cannot be imported, with a remedy, if any."""
     found = installed_version("verifiers")
     if not found:
         return "needs verifiers, which is not installed (pip install verifiers, or use rg_env.ReasoningGym)"
     if path.startswith("rg_env.adapters.v1") and not _has("verifiers.v1", "TaskData"):
-        return f"needs the v1 API of Verifiers, which verifiers {found} lacks (0.2.1 and later have it)"
+        return f"needs the v1 API of Verifiers, which verifiers {found} lacks (install 0.2.1 or later)"
     return f"cannot be imported with verifiers {found}"
 
 
 def _has(module: str, name: str) -> bool:
-    """Whether the installed Verifiers release has the name, even if another problem prevents its import."""
+    """Return True if a Verifiers module defines `name`, or cannot be imported because of another package."""
     try:
         return hasattr(import_module(module), name)
     except ImportError as error:

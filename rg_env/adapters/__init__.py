@@ -1,6 +1,7 @@
 """Adapters between rg_env and other frameworks, in both directions, with one module per API.
 
-Core does not depend on any framework. `as_environment` imports only the adapter an object needs, and never torch.
+`rg_env.core` does not depend on any framework. `as_environment` imports only the adapter that an object needs, and
+never imports torch.
 """
 
 from typing import Any
@@ -17,7 +18,7 @@ def as_environment(env: Any) -> Environment:
     tasks become the training rows) or an `Env` with one agent.
 
     Raises:
-        InputError: `env` is anything else, or needs multiple turns, tools or a sandbox.
+        InputError: `env` has an unsupported type, or needs multiple turns, tools or a sandbox.
     """
     if isinstance(env, Environment):
         return env

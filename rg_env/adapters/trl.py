@@ -9,10 +9,10 @@
 
 Rows, prompts and rewards are the same as those of `ReasoningGym` with the same arguments. In addition to each reward,
 TRL logs the overall `accuracy`, the accuracy on each task in a mixture, and the rate of each status (`status/wrong`,
-...). Its completion table has a `status` column. If a reward raises an exception, the run ends with a `RewardError`.
+...). TRL's completion table has a `status` column. If a reward raises an exception, the run ends with a `RewardError`.
 
 This module does not import trl, torch or verifiers. Without `reward_weights`, TRL gives every reward a weight of 1.
-TRL's experimental `AsyncGRPOTrainer` always does so because it does not support weights.
+TRL's experimental `AsyncGRPOTrainer` does not support weights, so there every reward has a weight of 1.
 """
 
 import inspect
@@ -74,7 +74,7 @@ load_environment.__signature__ = inspect.signature(ReasoningGym)  # type: ignore
 class RewardFunction:
     """A reward function that accepts TRL's keyword arguments and all columns of the dataset.
 
-    It is picklable if its reward is, so trainers can score in a separate process.
+    The function is picklable if its reward is picklable, so trainers can score in a separate process.
     """
 
     def __init__(self, reward: WeightedReward, scorer: "Scorer") -> None:
@@ -92,7 +92,7 @@ class RewardFunction:
         log_extra: LogExtra | None = None,
         **columns: Any,
     ) -> list[float]:
-        """The unweighted reward for each completion. The columns must include `info` and `answer`.
+        """Return the unweighted reward for each completion. The columns must include `info` and `answer`.
 
         Raises:
             RewardError: the reward raises an exception or returns a non-finite value.
@@ -107,7 +107,7 @@ class RewardFunction:
 
 
 def _rollouts(prompts: Any, completions: Any, completion_ids: Any, columns: Mapping[str, Any]) -> list[Rollout]:
-    """The unscored rollouts of a batch."""
+    """Return the unscored rollouts of a batch."""
     answers, infos = columns.get("answer"), columns.get("info")
     if answers is None or infos is None or not all(isinstance(info, Mapping) and "rg_task" in info for info in infos):
         raise InputError(
@@ -140,7 +140,7 @@ class Scorer:
     def scored(
         self, completions: Any, rollouts: list[Rollout], log_metric: LogMetric | None, log_extra: LogExtra | None
     ) -> list[Rollout]:
-        """The scored rollouts of `completions`.
+        """Return the scored rollouts of `completions`.
 
         The first call for a batch scores it and logs metrics and statuses. Later calls by the other reward functions
         reuse the result. An identical batch in a later step is scored and logged again.
@@ -153,7 +153,7 @@ class Scorer:
             return self._last
 
     def _log(self, rollouts: list[Rollout], log_metric: LogMetric | None, log_extra: LogExtra | None) -> None:
-        if log_metric is not None:  # one value per rollout because TRL averages them over all processes
+        if log_metric is not None:  # one value per rollout, because TRL averages the values over all processes
             for metric in self.rubric.metrics:
                 for rollout in rollouts:
                     if (value := metric.of(rollout)) is not None:
@@ -163,7 +163,7 @@ class Scorer:
 
 
 def _text(completion: Any) -> str:
-    """The completion's text as the model wrote it. Reasoning that TRL has split off is restored."""
+    """Return the completion's text, including any reasoning that TRL has split off."""
     text = completion_text(completion)
     message = completion[-1] if isinstance(completion, list | tuple) and completion else completion
     if isinstance(message, Mapping) and message.get("role") == "assistant":

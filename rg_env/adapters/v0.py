@@ -10,9 +10,9 @@ Differences between releases of v0 are handled by duck typing, not by version nu
 Rewards and metrics are wrapped in functions, to which `vf.Rubric` passes arguments by parameter name. The first
 function called for a rollout scores the rollout and stores it in `state` for the other functions.
 
-`vf.Rubric` catches any exception that a reward function raises, logs it and continues with 0.0. It also includes NaN in
-the weighted sum. `watch(rubric)` wraps the functions of any rubric in place, and `raising_reward_errors()` re-raises
-the first error from one of them.
+`vf.Rubric` catches any exception that a reward function raises, logs it and continues with 0.0. `vf.Rubric` also
+includes NaN rewards in the weighted sum. `watch(rubric)` wraps the functions of any rubric in place, and
+`raising_reward_errors()` re-raises the first error from a wrapped function.
 
 `VerifiersEnvironment` lets `GRPOTrainer` train on the rows of a `vf.SingleTurnEnv`, whose rubric scores the
 completions.
@@ -53,17 +53,19 @@ _MADE_HERE = ("dataset", "eval_dataset", "message_type")
 _CACHE_KEY = "rg_env_rollout"
 _PENDING_KEY = "rg_env_pending_score"
 _AWAITS_REWARDS = find_spec("verifiers.utils.async_utils") is not None
-"""Whether Verifiers awaits reward functions. Early releases do not, so scoring blocks the event loop there."""
+"""Whether Verifiers awaits reward functions. Early releases do not await them, so scoring blocks the event loop."""
 
 
 class _ReasoningGym(ReasoningGym):
     offered = PARAMETERS
-    """Verifiers also passes its `state` and `parser` to rewards. The trainer rejects rewards that need either of them.
+    """Verifiers also passes its `state` and `parser` to rewards. The trainer rejects rewards that need `state` or
+    `parser`.
     """
 
 
 def _raising(name: str) -> Any:
-    """A method that calls the parent's method `name`, then raises the first error from a reward function, if any."""
+    """Return a method that calls the parent's method `name`, then raises the first error from a reward function, if
+    any."""
 
     def call(self: vf.SingleTurnEnv, *args: Any, **kwargs: Any) -> Any:
         with raising_reward_errors():
@@ -83,15 +85,16 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
     Args:
         gym, num_train_examples, num_eval_examples and all other arguments: the same as for `ReasoningGym`.
         parser: a `vf.Parser`, passed to reward functions.
-        rubric: your own `vf.Rubric`. Its rewards replace the default ones, or are added to `rewards` if that is given.
-            Accuracy and statuses remain as metrics.
+        rubric: your own `vf.Rubric`. Its rewards replace the default rewards or, if `rewards` is given, are added to
+            `rewards`. Accuracy and statuses remain as metrics.
         kwargs: other parameters of `ReasoningGym` and the parent class.
 
     Attributes: `environment` (the underlying `ReasoningGym`, used by `GRPOTrainer`), and its `mixture`, `manifest`,
     `rewards`, `prompt_options` and `grading`. `dataset` and `eval_dataset` have the columns question, answer, info
-    (strings), prompt and example_id. They are None if there are no examples.
+    (strings), prompt and example_id. A dataset without examples is None.
 
-    `generate` raises the first `RewardError` of its batch, so a failing reward ends the run instead of counting as 0.
+    `generate` raises the first `RewardError` of its batch, so a failing reward ends the run instead of being recorded
+    as 0.
 
     Raises:
         InputError: an argument is invalid.
@@ -132,7 +135,7 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         super().__init__(
             dataset=_dataset(env.train_rows),
             eval_dataset=_dataset(env.eval_rows),
-            # If given a system prompt, newer releases prepend it to any prompt that lacks one.
+            # Newer releases prepend this system prompt to any prompt that lacks one.
             system_prompt=env.system_prompt if env.prompt_options.prompt_placement == "system" else None,
             parser=parser,
             rubric=rubric,
@@ -144,8 +147,8 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         return self.environment.to_examples(rows)
 
     # `generate` is synchronous up to 0.1.5 (alongside `a_generate`) and asynchronous from 0.1.6 on. Since 0.1.9,
-    # `run_rollout` and `run_group` run parts of a batch. In 0.1.10, these are the only methods called by the server
-    # that runs the environment for `vf-eval`, and `generate` saves their results before it returns.
+    # `run_rollout` and `run_group` run parts of a batch. In 0.1.10, the server that runs the environment for `vf-eval`
+    # calls only `run_rollout` and `run_group`, and `generate` saves their results before it returns.
     generate, a_generate = _raising("generate"), _raising("a_generate")
     run_rollout, run_group = _raising("run_rollout"), _raising("run_group")
 
@@ -155,12 +158,12 @@ load_environment = ReasoningGymEnv
 
 
 def _dataset(rows: Sequence[Mapping[str, Any]]) -> Dataset | None:
-    """Rows as a dataset for the v0 API, without a plain-text `task` column, which several releases reject."""
+    """Convert rows to a dataset. Rows have no plain-text `task`, which several Verifiers releases reject."""
     return Dataset.from_list(list(rows)) if rows else None
 
 
 def _check_keywords(kwargs: Mapping[str, Any]) -> None:
-    """Raise `InputError` unless all `kwargs` are parameters of the parent classes."""
+    """Raise `InputError` unless all `kwargs` are parent-class parameters that callers may set."""
     parents = {
         name
         for parent in vf.SingleTurnEnv.__mro__
@@ -170,14 +173,14 @@ def _check_keywords(kwargs: Mapping[str, Any]) -> None:
     }
     for name in kwargs:
         if name in _MADE_HERE:
-            raise InputError(f"{name!r} cannot be set, because this environment builds it from gym and rewards")
+            raise InputError(f"{name!r} cannot be set because this environment builds it from gym and rewards")
     if unknown := [name for name in kwargs if name not in parents]:
         own = {*inspect.signature(ReasoningGymEnv).parameters, *inspect.signature(ReasoningGym).parameters}
         raise unknown_parameters(unknown, (own | parents) - {*_MADE_HERE, "kwargs"})
 
 
 def make_rubric(rubric: Rubric, parser: vf.Parser) -> vf.Rubric:
-    """The rubric for Verifiers: rewards with their weights, and metrics with weight 0."""
+    """Build the rubric for Verifiers: rewards with their weights, and metrics with weight 0."""
     awaits = _AWAITS_REWARDS and (rubric.in_workers or any(reward.is_async for reward in rubric.rewards))
     kind = _AwaitingFunction if awaits else _Function
     metrics = [(metric.name, lambda rollout, _, value=metric.value: value(rollout)) for metric in rubric.metrics]
@@ -204,13 +207,13 @@ class _AwaitingFunction(_Function):
 
     async def __call__(self, prompt: Any, completion: Any, answer: Any, state: Any, info: Any, parser: Any) -> Any:
         if isinstance(state, dict) and _kept(completion, state, info) is None:
-            # The rubric calls all functions concurrently. The first one starts scoring, and all of them await the same
+            # The rubric calls all functions concurrently. The first call starts scoring, and all calls await the same
             # score.
             pending = state.get(_PENDING_KEY)
             if pending is None:
                 pending = asyncio.ensure_future(score_extraction_async(extract(completion), info))
                 state[_PENDING_KEY] = pending
-                # The entry is removed even if scoring failed.
+                # Remove the entry even if scoring fails.
                 pending.add_done_callback(lambda _: state.pop(_PENDING_KEY, None))
             score = await asyncio.shield(pending)  # canceling one function must not cancel the score
             rollout_of(prompt, completion, answer, state, info, score)
@@ -219,8 +222,8 @@ class _AwaitingFunction(_Function):
 
 
 def rollout_of(prompt: Any, completion: Any, answer: Any, state: Any, info: Any, score: Any = None) -> Rollout:
-    """Build a `Rollout` from these values, score it unless `score` is given, and store it in `state` for the other
-    reward functions."""
+    """Return the rollout in `state` if it belongs to this completion and row. Otherwise, build a `Rollout`, score it
+    unless `score` is given, and store it in `state` for the other reward functions."""
     rollout = _kept(completion, state, info)
     if rollout is None:
         tokens, truncated = usage(state if isinstance(state, Mapping) else {})
@@ -232,7 +235,7 @@ def rollout_of(prompt: Any, completion: Any, answer: Any, state: Any, info: Any,
 
 
 def _kept(completion: Any, state: Any, info: Any) -> Rollout | None:
-    """The rollout in `state`, if it belongs to this completion and row."""
+    """Return the rollout in `state` if it belongs to this completion and row, otherwise None."""
     rollout = state.get(_CACHE_KEY) if isinstance(state, Mapping) else None
     if not isinstance(rollout, Rollout) or rollout.text != completion_text(completion) or rollout.info != info:
         return None
@@ -240,9 +243,10 @@ def _kept(completion: Any, state: Any, info: Any) -> Rollout | None:
 
 
 def usage(state: Mapping[str, Any]) -> tuple[int | None, bool | None]:
-    """The number of completion tokens, and whether the token limit ended the completion.
+    """Return the number of completion tokens, and whether the token limit ended the completion.
 
-    Read from `state`: from `responses` in early releases, and from the steps of `trajectory` from 0.1.9 on.
+    Early releases store responses in `state["responses"]`. Releases since 0.1.9 store them in the steps of
+    `state["trajectory"]`.
     """
     responses = state.get("responses") or [step.get("response") for step in state.get("trajectory") or []]
     if not responses:
@@ -253,10 +257,10 @@ def usage(state: Mapping[str, Any]) -> tuple[int | None, bool | None]:
     return (tokens if isinstance(tokens, int) else None), (None if reason is None else reason == "length")
 
 
-# Errors in rewards, which Verifiers would swallow
+# Reward errors that Verifiers would swallow
 
 _WATCHED = "_rg_env_watched"
-_FUNCTIONS = ("reward_funcs", "funcs")  # the attribute's names in Verifiers up to 0.1.6 and from 0.1.9 on
+_FUNCTIONS = ("reward_funcs", "funcs")  # attribute names in Verifiers up to 0.1.6 and since 0.1.9
 _GROUP_PARAMETERS = {"states", "prompts", "completions", "answers", "tasks", "infos"}
 _errors: ContextVar[list[RewardError] | None] = ContextVar("reward_errors", default=None)
 """Errors from watched functions. asyncio tasks and threads inherit the list."""
@@ -280,7 +284,7 @@ def raising_reward_errors() -> Iterator[None]:
 
 
 def watch(rubric: Any) -> None:
-    """Wrap every reward function of `rubric`, or of the rubrics in a `RubricGroup`, in place and only once.
+    """Wrap every reward function of `rubric` (or of the rubrics in a `RubricGroup`) in place, at most once.
 
     Wrapped functions keep their name and signature, which Verifiers uses to pass arguments.
     """
@@ -330,14 +334,14 @@ def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
 
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
     wrapper: Any = call_async if is_async else call
-    wrapper.__name__, wrapper.__signature__ = name, signature  # Verifiers inspects both of these on each call
+    wrapper.__name__, wrapper.__signature__ = name, signature  # Verifiers inspects the name and signature on each call
     setattr(wrapper, _WATCHED, True)
     return wrapper
 
 
 def _rollout_in(arguments: Mapping[str, Any]) -> str:
-    """Describe the rollout in an error message, using the function's arguments. Verifiers passes only the arguments in
-    the function's signature."""
+    """Describe the rollout for an error message, using the function's arguments. Verifiers passes only the arguments
+    that the function's signature names."""
     state = arguments.get("state")
     known = {**(state if isinstance(state, Mapping) else {}), **arguments}
     completion, info = known.get("completion"), known.get("info")
@@ -345,15 +349,16 @@ def _rollout_in(arguments: Mapping[str, Any]) -> str:
     return describe(task or known.get("task"), extract(completion).answer, completion_text(completion))
 
 
-# Other Verifiers environments, for the trainer
+# Training on other Verifiers environments
 
 _HOOKS = ("rollout", "setup_state", "is_completed", "env_response", "get_prompt_messages", "get_context_messages",
           "get_model_response", "render_completion")  # fmt: skip
-"""Methods that an environment can override to customize rollouts. The trainer would not call them."""
+"""Methods that an environment can override to customize rollouts. The trainer never calls these methods."""
 _ROW = "verifiers_row"
 """Key under which a row stores the dataset's original row, for the rubric."""
 _MONITORS = ("num_turns",)
-"""Metrics that later releases compute themselves, using functions with weight 0. They would always be 1 here."""
+"""Metrics that later Verifiers releases add to rubrics with weight 0. In single-turn rollouts, these metrics are always
+1."""
 
 
 class VerifiersEnvironment(Environment):
@@ -406,7 +411,7 @@ class VerifiersEnvironment(Environment):
         return Scored(checked_value(f"total of {type(self.env.rubric).__name__}", found[0], where), values, metrics)
 
     def _state(self, rollout: Rollout) -> Any:
-        """The state passed to a rubric, in the installed release's format."""
+        """Return the state for a rubric, in the installed release's format."""
         row = dict(rollout.row[_ROW])
         prompt, completion = self._messages(rollout)
         row |= {"prompt": prompt, "answer": row.get("answer", ""), "info": dict(rollout.info)}
@@ -439,12 +444,12 @@ class VerifiersEnvironment(Environment):
 
 
 def _is_part(name: str) -> bool:
-    """Whether this is an rg_env metric that applies only to some of the rollouts."""
+    """Whether `name` is an rg_env metric that applies only to some of the rollouts."""
     return name.startswith(("accuracy/", "status/"))
 
 
 async def _scored_rollouts(rubric: Any, states: Sequence[Any]) -> list[tuple[Any, Mapping[str, Any]]]:
-    """Score with a rubric from Verifiers 0.1.6 or earlier."""
+    """Score rollouts with a rubric from Verifiers 0.1.6 or earlier."""
     found = await rubric.score_rollouts(
         prompts=[state["prompt"] for state in states],
         completions=[state["completion"] for state in states],
@@ -460,7 +465,7 @@ async def _scored_rollouts(rubric: Any, states: Sequence[Any]) -> list[tuple[Any
 
 
 async def _scored_groups(rubric: Any, states: Sequence[Any]) -> list[tuple[Any, Mapping[str, Any]]]:
-    """Score with a rubric from Verifiers 0.1.7 or later, which scores a row's rollouts together."""
+    """Score rollouts with a rubric from Verifiers 0.1.7 or later, which scores a row's rollouts together."""
     groups = groupby(states, key=lambda state: (state["example_id"], repr(state["prompt"])))
     await asyncio.gather(*(rubric.score_group(list(group)) for _, group in groups))
     return [(state.get("reward"), state.get("metrics") or {}) for state in states]
@@ -482,13 +487,14 @@ def _of_rubric(rubric: Any, name: str) -> list[Any]:
 
 
 def _rows(env: Any, name: str, options: PromptOptions) -> list[dict[str, Any]]:
-    build = getattr(env, f"build_{name}", None)  # later releases build datasets when they are first used
+    build = getattr(env, f"build_{name}", None)  # later releases build a dataset on first use
     dataset = build() if build else getattr(env, name)
     return prompted_rows([_row(row) for row in dataset or ()], name, options)
 
 
 def _row(row: Row) -> dict[str, Any]:
-    """Convert a dataset's row to a row for `Environment`. In a dataset, keys missing from a message are None."""
+    """Convert a dataset's row to a row for `Environment`. Drop message keys that are None, because a dataset fills in
+    missing keys with None."""
     prompt, answer, info = row.get("prompt"), row.get("answer"), row.get("info")
     if isinstance(prompt, list):
         prompt = [{key: value for key, value in message.items() if value is not None} for message in prompt]

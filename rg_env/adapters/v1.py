@@ -62,11 +62,11 @@ class ReasoningGymTaskData(vf.TaskData):
 
 
 class ReasoningGymTaskConfig(vf.TaskConfig):
-    """Task config without options. Rewards are set on the taskset, which passes them on."""
+    """Task config without options. Rewards are set in the taskset's config, which passes them to this config."""
 
     _rubric: str | Rubric = PrivateAttr('{"gym": "leg_counting"}')
-    """The rubric as JSON (see `_parsed`), because a config may be pickled for other processes, and these import the
-    user's code themselves. Within a single process, this is the `Rubric` itself."""
+    """Rubric as JSON (see `_parsed`), because a config may be pickled for another process, which imports the user's
+    code itself. In a `ReasoningGymEnv`, which stays in one process, this is a `Rubric` object."""
 
 
 class ReasoningGymTask(vf.Task[ReasoningGymTaskData, vf.State, ReasoningGymTaskConfig]):
@@ -79,9 +79,9 @@ class ReasoningGymTask(vf.Task[ReasoningGymTaskData, vf.State, ReasoningGymTaskC
 
     @vf.reward
     async def rubric(self, trace: vf.Trace) -> dict[str, float]:
-        """Compute all rewards and the environment's metrics, then record them, each reward with its own weight.
+        """Compute all rewards and the environment's metrics, then record all of them, with a weight for each reward.
 
-        Raises `RewardError` if a reward fails. Verifiers stores it as the trace's error.
+        Raises `RewardError` if a reward fails. Verifiers stores the exception as the trace's error.
         """
         rubric = _rubric_of(self.config._rubric)
         rollout = await self._rollout(trace)
@@ -94,7 +94,7 @@ class ReasoningGymTask(vf.Task[ReasoningGymTaskData, vf.State, ReasoningGymTaskC
         return {}
 
     async def validate(self, runtime: vf.Runtime) -> bool | None:
-        """Whether the gold answer is correct, or None if the library does not store one."""
+        """Return whether the gold answer is correct, or None if the library does not store one."""
         if not self.data.answer:
             return None
         _rubric_of(self.config._rubric)  # this also imports the user's own tasks
@@ -119,7 +119,7 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
     task: ReasoningGymTaskConfig = ReasoningGymTaskConfig()
     gym: str | dict[str, Any] | list[Any] = "leg_counting"
     """A task, or a mixture: a list of task names, or of mappings with the keys name, weight, config, level and levels.
-    On the command line, pass it as JSON."""
+    On the command line, pass a mixture as JSON."""
     split: Literal["train", "eval"] = "eval"
     """Split to draw questions from. Use `train` for training. A problem is never in both splits, regardless of the
     seeds."""
@@ -130,14 +130,16 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
     eval_seed: int = 0
     """Random seed for the evaluation questions."""
     split_by: SplitBy = "problem"
-    """Whether a row's `problem` or only its text (`question`) decides its split."""
+    """Whether a row's split depends on its `problem` or only on its text (`question`)."""
     level: int | None = None
-    """Difficulty level for all tasks in `gym` that do not set one."""
+    """Difficulty level for all tasks in `gym` that do not set a level."""
     rewards: str | dict[str, Any] | list[Any] | None = None
-    """A reward name, or names with weights. On the command line, pass it as JSON. Default: correctness 1, format 0.1.
+    """A reward name, or several names with weights. On the command line, pass several names as JSON. The default is
+    correctness with weight 1 and format with weight 0.1.
     """
     grading: str = "hardened"
-    """`hardened` (right or wrong), `partial` (partial credit) or `upstream` (the library's own formulas)."""
+    """Grading mode: `hardened` (right or wrong), `partial` (partial credit) or `upstream` (the library's own
+    formulas)."""
     instruction: str | None = SYSTEM_PROMPT
     """Text of the system prompt. (Verifiers has its own option, `system_prompt`, for a file that overrides this text.)
     """
@@ -202,7 +204,7 @@ class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymTasksetConfig
     """The questions in one split."""
 
     def load(self) -> Iterator[ReasoningGymTask]:
-        """The tasks in order. Equal configs yield equal tasks. Raises the same errors as `build_rows`."""
+        """Yield the tasks in order. Equal configs yield equal tasks. Raises the same errors as `build_rows`."""
         config = self.config
         mixture, _ = _parsed(str(config.task._rubric))
         rows = build_rows(mixture, config.split, config._count, config._seed, split_by=config.split_by)
@@ -210,7 +212,7 @@ class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymTasksetConfig
 
 
 def tasks_of(rows: Iterable[Mapping[str, Any]], config: ReasoningGymTaskConfig) -> Iterator[ReasoningGymTask]:
-    """Yield a task for each row, in order. Each row must already have a prompt."""
+    """Yield a task for each row, in order. Each row must have a prompt."""
     for index, row in enumerate(rows):
         messages = list(row["prompt"])
         system = messages.pop(0)["content"] if messages[0]["role"] == "system" else None
@@ -242,7 +244,7 @@ def _parsed(text: str) -> tuple[Mixture, Rubric]:
 
 
 def _at_level(gym: Any, level: int | None) -> Any:
-    """`gym` with `level` for all tasks that do not set a level."""
+    """Return `gym` with `level` for all tasks that do not set a level."""
     if level is None:
         return gym
     tasks = gym if isinstance(gym, list) else [gym]
@@ -297,7 +299,7 @@ class SingleTurnHarness(vf.Harness[SingleTurnHarnessConfig]):
 
 
 def chat_of(system: str | None, prompt: object) -> list[dict[str, str]]:
-    """A task's system prompt and prompt (text, or messages of text) as chat messages.
+    """Convert a task's system prompt and prompt (text or text messages) to chat messages.
 
     Raises:
         TypeError: the prompt is empty, or contains images or tool calls.
@@ -316,21 +318,21 @@ def chat_of(system: str | None, prompt: object) -> list[dict[str, str]]:
 
 @functools.cache
 def _certificates() -> ssl.SSLContext:
-    """The TLS certificates, loaded once because loading takes longer than a local request."""
+    """Return the TLS certificates, cached because loading them takes longer than a local request."""
     return httpx.create_ssl_context()
 
 
-if hasattr(vf, "SingleAgentEnv"):  # this class is missing in 0.2, where the harness has its own runtime
+if hasattr(vf, "SingleAgentEnv"):  # Verifiers 0.2 lacks this class; its harness has its own runtime
 
     class SingleTurnEnvConfig(vf.SingleAgentEnvConfig):
         """Config of an environment whose only agent runs in this process."""
 
         agent: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig())
-        """Runtime for the agent. Verifiers' default would rent a sandbox, which requires a login. Nothing is executed
-        here, so a sandbox is not needed."""
+        """Agent config with a subprocess as the runtime. Verifiers' default runtime rents a sandbox, which requires a
+        login and is not needed because the agent does not execute code."""
 
     class SingleTurnEnv(vf.SingleAgentEnv, vf.Env[SingleTurnEnvConfig]):
-        """The environment in which Verifiers evaluates the taskset if it is loaded by id."""
+        """Environment in which Verifiers evaluates the taskset if the taskset is loaded by id."""
 
     class ReasoningGymEnv(SingleTurnEnv):
         """A single-turn environment for Reasoning Gym tasks, with disjoint problems for training and evaluation.
@@ -344,7 +346,7 @@ if hasattr(vf, "SingleAgentEnv"):  # this class is missing in 0.2, where the har
 
         Attributes:
             environment: the underlying `ReasoningGym` with both splits, used by `GRPOTrainer`. Its attributes
-                `mixture`, `manifest`, `rewards`, `prompt_options` and `grading` are also available here.
+                `mixture`, `manifest`, `rewards`, `prompt_options` and `grading` are also attributes of this class.
             taskset: the rows of `split` as Verifiers' tasks.
 
         Raises:
@@ -366,7 +368,7 @@ if hasattr(vf, "SingleAgentEnv"):  # this class is missing in 0.2, where the har
             given = inspect.signature(ReasoningGym).bind(*args, **options).arguments
             known = {name: value for name, value in given.items() if name in ReasoningGymTasksetConfig.model_fields}
             own = {"task": task, "split": split, "grading": env.grading, "instruction": env.system_prompt}
-            # Copied without validation, which would reject functions and mixtures.
+            # Copy without validation, which would reject functions and mixtures.
             taskset = config.taskset.model_copy(update={**known, **own})
             super().__init__(config.model_copy(update={"taskset": taskset}))
             self.taskset = _RowsTaskset(taskset, env.train_rows if split == "train" else env.eval_rows)
@@ -376,8 +378,8 @@ if hasattr(vf, "SingleAgentEnv"):  # this class is missing in 0.2, where the har
             return self.environment.to_examples(rows)
 
     load_environment = ReasoningGymEnv
-    """The environment for the installed Verifiers release, with the arguments of `ReasoningGymEnv`. It is a v1 `Env`
-    from 0.4 on, and a v0 `SingleTurnEnv` up to 0.3.1."""
+    """Build the environment, with the arguments of `ReasoningGymEnv`. `rg_env.load_environment` returns this v1 `Env`
+    with Verifiers 0.4 or later, and a v0 `SingleTurnEnv` with releases up to 0.3.1."""
 
 
 class _RowsTaskset(ReasoningGymTaskset):

@@ -4,8 +4,8 @@
     trainer = GRPOTrainer(model, env, args, tokenizer)
 
 `Task.score` receives a trace with the prompt and the sampled completion, including its text, token ids,
-log-probabilities, usage and finish reason. The trainer samples only single turns, so tasks that need more are rejected
-with an error that names them.
+log-probabilities, usage and finish reason. The trainer samples only single turns, so tasks that need several turns,
+tools or a sandbox are rejected with an error that names them.
 """
 
 import copy
@@ -31,7 +31,7 @@ if not hasattr(vf.Taskset, "bounded"):
 _TASK = "verifiers_task"
 """Key under which a row stores its task."""
 _HOOKS = ("setup", "finalize", "stage_verifier")
-"""Task methods that run in a sandbox, before or after the model."""
+"""Task methods that run in a sandbox, before or after the model's turn."""
 
 
 class TasksetEnvironment(Environment):
@@ -44,8 +44,8 @@ class TasksetEnvironment(Environment):
         train_taskset, eval_taskset: the tasks to train on and to evaluate on.
 
     Raises:
-        InputError: a taskset is infinite or empty, or contains a task that the trainer cannot run: one that needs
-            tools, several turns, a container or a sandbox, or whose prompt is not text.
+        InputError: a taskset is infinite, neither taskset has tasks, or the trainer cannot run a task, because the task
+            needs tools, several turns, a container or a sandbox, or its prompt is not text.
     """
 
     def __init__(self, train_taskset: vf.Taskset | None, eval_taskset: vf.Taskset | None = None) -> None:
@@ -109,7 +109,7 @@ class TasksetEnvironment(Environment):
 
 
 def environment_of(env: Any) -> TasksetEnvironment:
-    """The training environment for a taskset, or for an `Env` with one agent.
+    """Return the training environment for a taskset, or for an `Env` with one agent.
 
     Raises:
         InputError: the env has several agents or runs its agent in a custom way, or `TasksetEnvironment` rejects its
@@ -124,7 +124,7 @@ def environment_of(env: Any) -> TasksetEnvironment:
         raise not_single_turn(name, "is not a SingleAgentEnv and may have several agents or turns")
     if own := [hook for hook in ("run", "setup", "finalize") if getattr(type(env), hook) is not getattr(base, hook)]:
         raise not_single_turn(name, f"overrides {', '.join(own)}")
-    harness = env.config.agent.harness  # if None, Verifiers uses its default, whose tools the trainer ignores
+    harness = env.config.agent.harness  # if None, Verifiers uses its default harness, whose tools the trainer ignores
     if harness is not None and vf.load_harness(harness).EXECUTES_CODE:
         raise not_single_turn(name, f"has a harness with tools ({harness.id})")
     return TasksetEnvironment(env.taskset)
@@ -162,9 +162,9 @@ async def _score(rollout: Rollout) -> Scored:
 
 
 def _watched(task: vf.Task, where: str) -> vf.Task:
-    """A copy of the task in which any reward, metric or judge that fails raises a `RewardError` that names it.
+    """Copy the task so that any reward, metric or judge that fails raises a `RewardError` with its name.
 
-    Verifiers would name only the task.
+    Verifiers' own error names only the task.
     """
     watched = copy.copy(task)
 
@@ -196,7 +196,7 @@ def _checked(function: Callable[..., Any], name: str, where: str) -> Callable[..
 
 
 def _trace(task: vf.Task, rollout: Rollout) -> vf.Trace:
-    """The trace that Verifiers would have recorded for the rollout."""
+    """Build the trace that Verifiers would have recorded for the rollout."""
     kinds = {"system": vf.SystemMessage, "user": vf.UserMessage, "assistant": vf.AssistantMessage}
     messages = [kinds[message["role"]](content=message["content"]) for message in rollout.prompt]
     nodes = [vf.MessageNode(parent=index - 1 if index else None, message=each) for index, each in enumerate(messages)]
@@ -211,7 +211,7 @@ def _trace(task: vf.Task, rollout: Rollout) -> vf.Trace:
     call = vf.ModelCall(
         node=len(nodes),
         finish_reason=None if rollout.truncated is None else "length" if rollout.truncated else "stop",
-        # The prompt's tokens are unknown here.
+        # The number of prompt tokens is unknown here.
         usage=vf.Usage(prompt_tokens=0, completion_tokens=rollout.completion_tokens or 0),
     )
     trace = vf.Trace(

@@ -168,8 +168,8 @@ def test_the_v1_names_are_refused_where_the_release_lacks_them() -> None:
     """With the releases that have them; as no AttributeError, which Verifiers' loader takes for an empty package."""
     setup = 'sys.modules["verifiers.v1"] = None'
     assert [line.partition(": ")[0] for line in _errors(setup, *rg_env.__all__)] == [
-        f"MissingExtraError rg_env.{name} needs the v1 API of Verifiers, which verifiers {VERIFIERS} lacks (0.2.1 and "
-        "later have it)"
+        f"MissingExtraError rg_env.{name} needs the v1 API of Verifiers, which verifiers {VERIFIERS} lacks (install "
+        "0.2.1 or later)"
         for name in rg_env.__all__
     ]
 
