@@ -1,11 +1,11 @@
-"""Code that runs inside a child process started by `core.processes`. It uses only the standard library, to keep startup
-fast.
+"""Code that runs inside a child process started by `core.processes`. This code uses only the standard library to keep
+startup fast.
 
 - `ParentPipe`: the child's end of a `JsonProcess`.
-- `python child_main.py PARENT_PID COMMAND ...` replaces itself with the command, which receives SIGTERM when its
-  parent dies, even if the parent was killed. On systems other than Linux, it only runs the command. It is a separate
-  program, run by path and without this package, because code between fork and exec can deadlock if the parent has
-  threads.
+- `python child_main.py PARENT_PID COMMAND ...` replaces itself with the command, which receives SIGTERM when its parent
+  dies, even if the parent was killed. On systems other than Linux, the script only runs the command. This launcher is a
+  separate program, run by path and without importing this package, because code between fork and exec can deadlock if
+  the parent has threads.
 """
 
 import ctypes
@@ -30,7 +30,8 @@ class ParentPipe:
         self._rest = b""
 
     def receive(self) -> Any:
-        """The next value. At the end of the input, the parent has exited, so this process and its group are killed."""
+        """Return the next value from the parent. If the input has ended, the parent has exited, so kill this process
+        group."""
         chunks = [self._rest]
         while b"\n" not in chunks[-1]:
             chunks.append(os.read(self._requests, 1 << 20))
@@ -40,8 +41,8 @@ class ParentPipe:
         return json.loads(line)
 
     def send(self, value: Any) -> None:
-        """Send a value. Raises `TypeError`, `ValueError` or `RecursionError` if JSON cannot represent it."""
-        # ASCII without line breaks, which preserves lone surrogates.
+        """Send a value. Raises `TypeError`, `ValueError` or `RecursionError` if JSON cannot represent the value."""
+        # The text is ASCII without line breaks, and its escapes preserve lone surrogates.
         data = memoryview(json.dumps(value).encode() + b"\n")
         try:
             while data:
@@ -51,7 +52,7 @@ class ParentPipe:
 
 
 def end_group() -> None:
-    """Kill this process and its group."""
+    """Kill this process and the rest of its process group."""
     os.killpg(0, signal.SIGKILL)
 
 
@@ -60,7 +61,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs inherit an ignored SIGINT
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # the parent may have died before the line above
+        if os.getppid() != parent:  # the parent may have died before the prctl call
             sys.exit(1)
     try:
         os.execvp(command[0], command)

@@ -100,7 +100,7 @@ def test_an_override_within_a_list_of_names_keeps_the_others(tmp_path: Path) -> 
     for text in ("named: [x]\n", "named: [{y: 1}]\n", "named: [y, 3]\n", "named: []\n"):
         with pytest.raises(InputError) as error:
             values(tmp_path, "named.y.rate=2", main=text)
-        assert re.search(r"named is a list \(.*main.yaml:1\), .* set all of it, named=\.\.\.$", str(error.value))
+        assert re.search(r"named is a list \(.*main.yaml:1\), .* set the entire value, named=\.\.\.$", str(error.value))
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ LAUGHS = "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in
         ({"main": "a: &x [*x]\n"}, "nested more than 50 levels deep"),
         ({"main": "? [1, 2]\n: 3\n"}, "a key must be plain text"),
         ({"main": f"a0: &a0 [x]\n{LAUGHS}"}, "more than 100,000 values"),
-        ({"main": "data:\n  answer_after: ####\n"}, "line 2: data.answer_after has no value, because '#' starts a"),
+        ({"main": "data:\n  answer_after: ####\n"}, "line 2: data.answer_after has no value because '#' starts a"),
         ({"main": "prompt:\n  system_prompt: # Rules\n"}, "line 2: prompt.system_prompt has no value"),
     ],
 )
@@ -184,7 +184,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, files: dict[str, str], words:
         (["named.a.rat=1"], "named.a.rat = 1 @ command line: unknown key 'rat': did you mean 'rate'?"),
         (["inner.rate=x"], "inner.rate = 'x' @ command line: must be a number"),
         (["inner.sizes=[1, x]"], "inner.sizes.1 = 'x' @ command line: must be a whole number"),
-        (["inner=3"], "inner = 3 @ command line: is a section, with keys of its own, such as inner.rate"),
+        (["inner=3"], "inner = 3 @ command line: is a section with its own keys, such as inner.rate"),
         (["named=[a]"], "named = ['a'] @ command line: must be a mapping of names, such as {name: value}"),
         (["rate=1"], "rate = 1 @ command line: unknown key 'rate': did you mean inner.rate or maybe.rate?"),
         (["count=0"], "count = 0 @ command line: must be at least 1"),

@@ -270,7 +270,7 @@ def test_reasoning_gym_is_an_environment() -> None:
         assert {name for name in each.metrics if name.startswith("accuracy")} == {"accuracy", f"accuracy/{task}"}
     again = ReasoningGym(["leg_counting", "chain_sum"], 6, 4, seed=3, manifest=env.manifest)
     assert again.manifest == env.manifest
-    with pytest.raises(InputError, match="the seed of the train rows is 3 in the manifest, and 4 here"):
+    with pytest.raises(InputError, match="the seed of the train rows is 3 in the manifest but 4 here"):
         ReasoningGym(["leg_counting", "chain_sum"], 6, 4, seed=4, manifest=env.manifest)
     with pytest.raises(UnknownNameError, match="did you mean 'leg_counting'"):
         ReasoningGym("leg_countin")

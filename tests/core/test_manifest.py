@@ -40,11 +40,11 @@ def test_the_same_arguments_give_the_rows_of_the_manifest(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((GYM, 6, 3, 2), "the seed of the train rows is 1 in the manifest, and 2 here"),
-        ((GYM, 7, 3, 1), "the size of the train rows is 6 in the manifest, and 7 here"),
-        (("maze", 6, 3, 1), "the config of task maze is {'min_dist': 6} in the manifest, and {} here"),
-        (({**GYM, "level": 1}, 6, 3, 1), "the level of task maze is None in the manifest, and 1 here"),
-        (("leg_counting", 6, 3, 1), "the list of tasks is ['maze'] in the manifest, and ['leg_counting'] here"),
+        ((GYM, 6, 3, 2), "the seed of the train rows is 1 in the manifest but 2 here"),
+        ((GYM, 7, 3, 1), "the size of the train rows is 6 in the manifest but 7 here"),
+        (("maze", 6, 3, 1), "the config of task maze is {'min_dist': 6} in the manifest but {} here"),
+        (({**GYM, "level": 1}, 6, 3, 1), "the level of task maze is None in the manifest but 1 here"),
+        (("leg_counting", 6, 3, 1), "the list of tasks is ['maze'] in the manifest but ['leg_counting'] here"),
     ],
 )
 def test_other_rows_are_refused(arguments: tuple[Any, ...], words: str) -> None:
@@ -60,14 +60,14 @@ def test_other_rows_are_refused(arguments: tuple[Any, ...], words: str) -> None:
     [
         (
             lambda it: it["versions"].update({"reasoning-gym": "0.1.1"}),
-            "the version of reasoning-gym is '0.1.1' in the manifest, and '0.",
+            "the version of reasoning-gym is '0.1.1' in the manifest but '0.",
         ),
         (
             lambda it: it.update(split_by="question"),
-            "the split_by .* is 'question' in the manifest, and 'problem' here",
+            "the split_by .* is 'question' in the manifest but 'problem' here",
         ),
-        (lambda it: it["splits"]["train"]["question_hashes"].reverse(), "the order of the questions of the train rows"),
-        (lambda it: it["splits"]["eval"]["question_hashes"].__setitem__(0, "f"), "1 of 3 questions of the eval rows"),
+        (lambda it: it["splits"]["train"]["question_hashes"].reverse(), "the order of the questions in the train rows"),
+        (lambda it: it["splits"]["eval"]["question_hashes"].__setitem__(0, "f"), "1 of 3 questions in the eval rows"),
     ],
 )
 def test_the_first_cause_is_reported(change: Callable[[dict[str, Any]], Any], words: str, later: bool) -> None:

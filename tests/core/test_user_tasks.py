@@ -107,7 +107,9 @@ def test_a_manifest_reveals_edited_tasks(own_sums: Path) -> None:
     edited["imports"]["own_tasks.py"] = "0" * 64
     check_manifest(edited, manifest)
     edited["splits"]["train"]["question_hashes"][0] = "0" * 64
-    with pytest.raises(InputError, match=r"1 of 4 questions of the train rows differs \(your own tasks were edited"):
+    with pytest.raises(
+        InputError, match=r"1 of 4 questions in the train rows differs \(your own tasks have been edited"
+    ):
         check_manifest(edited, manifest)
     assert "imports" not in build_splits("leg_counting", 4, 2, seed=1)[2]
 

@@ -77,7 +77,7 @@ MISTAKES = [
     ("model.name=''", "must not be empty"),
     ("training.max_steps=99999999999999999999", "must be at most 2147483647"),
     ("rewards.format=1e308", "must be at most 1e+100"),
-    ("rewards.format=true", "is a section, with keys of its own, such as"),
+    ("rewards.format=true", "is a section with its own keys, such as"),
     ("rewards={format: .nan}", "rewards.format = nan @ command line: weight must be a finite number"),
     ('output.dir="a\\0b"', "contains a null character"),
     # names of other things

@@ -1,10 +1,11 @@
 """Config files: `extends:`, overrides, and the origin of each value.
 
-`extends:` names one or more files, relative to the file that names them. Later files override earlier ones, and the
-file itself overrides all of them. Mappings are merged key by key, and any other value is replaced. Null removes a key,
-which restores its default. An override replaces the value at its path. `imports:` lists are concatenated into one list
-of modules and absolute paths. The path of a .py file is relative to the config that names it. Configs cannot refer to
-environment variables. API keys are read directly from the environment and never appear in a config.
+`extends:` names one or more files, relative to the file that names them. Later files override earlier files, and the
+file that contains `extends:` overrides all of them. Mappings are merged key by key, and any other value is replaced.
+Null removes a key, which restores its default. An override replaces the value at its path. `imports:` lists are
+concatenated into one list of modules and absolute paths. The path of a .py file is relative to the config that names
+it. Configs cannot refer to environment variables. API keys are read directly from the environment and never appear in a
+config.
 """
 
 import copy
@@ -27,13 +28,13 @@ SHORT_FORMS = {"model": "name", "data": "path", "engine": "kind", "output": "dir
 """Sections that may be given as plain text, each with the key that the text sets (`Section.short`)."""
 SUFFIXES = (".yaml", ".yml")
 _MAY_START_WITH_HASH = {("data", "answer_after"), ("prompt", "system_prompt")}
-"""Keys whose value may start with `#`, such as gsm8k's marker `####`. Without quotes, YAML would read it as a comment.
-"""
+"""Keys whose value may start with `#`, such as gsm8k's marker `####`. Without quotes, YAML would treat such a value as
+a comment."""
 
 
 @dataclass
 class Document:
-    """A config as read from files: plain values, and where each was set."""
+    """A config as read from files: plain values and the origin of each value."""
 
     values: dict[str, Any]
     file: Path
@@ -42,15 +43,15 @@ class Document:
     """Keys set to null, which removes them."""
 
     def origin(self, path: Keys) -> str:
-        """Where the value at `path` was set: "FILE:LINE" or "command line". If this is unknown, the place where its
-        parent was set."""
+        """Return where the value at `path` was set: "FILE:LINE" or "command line". If the value has no recorded origin,
+        return that of its nearest parent, that of a nested value, or the file name."""
         for length in range(len(path), 0, -1):
             if (found := self.origins.get(path[:length])) is not None:
                 return found
         return next((origin for known, origin in self.origins.items() if known[: len(path)] == path), str(self.file))
 
     def get(self, path: Keys) -> Any:
-        """The value at `path`, or None if it is not set."""
+        """Return the value at `path`, or None if it is not set."""
         value: Any = self.values
         for key in path:
             if isinstance(value, list) and key.isdecimal() and int(key) < len(value):
@@ -75,13 +76,13 @@ class Document:
             holder[path[-1]] = without_nulls(value)
 
     def without(self, paths: Iterable[Keys]) -> "Document":
-        """A copy without the values at `paths`. Missing values are ignored."""
+        """Return a copy without the values at `paths`. Missing values are ignored."""
         return Document(reduce(without_key, paths, self.values), self.file)
 
 
 def without_key(values: Mapping[str, Any], path: Keys) -> dict[str, Any]:
-    """A copy of nested mappings without the value at `path`. If an earlier value on the path is not a mapping, that
-    value is removed instead."""
+    """Return a copy of nested mappings without the value at `path`. If an earlier value on the path is not a mapping,
+    remove that value instead."""
     rest = {key: value for key, value in values.items() if key != path[0]}
     if path[1:] and isinstance(values.get(path[0]), Mapping):
         rest[path[0]] = without_key(values[path[0]], path[1:])
@@ -89,12 +90,12 @@ def without_key(values: Mapping[str, Any], path: Keys) -> dict[str, Any]:
 
 
 def is_config_file(name: str) -> bool:
-    """Whether the file name is that of a config. Any other file is a script."""
+    """Whether the name is that of a config file. Any other file is a script."""
     return name.endswith(SUFFIXES)
 
 
 def _nulls(path: Keys, value: Any) -> Iterator[Keys]:
-    """The paths of null values within a value at `path`, except those in lists."""
+    """Yield the paths of null values within a value at `path`, except null values in lists."""
     if value is None:
         yield path
     elif isinstance(value, Mapping):
@@ -103,7 +104,7 @@ def _nulls(path: Keys, value: Any) -> Iterator[Keys]:
 
 
 def without_nulls(value: Any) -> Any:
-    """`value` without the keys that are set to null, as stored in a config."""
+    """Return `value` without keys set to null, the form in which a config stores it."""
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
@@ -124,7 +125,7 @@ def read_config(file: str | Path, overrides: Sequence[str] = ()) -> Document:
 
 
 def overridden(document: Document, overrides: Sequence[str]) -> Document:
-    """A copy of `document` with `overrides` ("a.b=value") applied. Raises the same errors as `read_config`."""
+    """Return a copy of `document` with `overrides` ("a.b=value") applied. Raises the same errors as `read_config`."""
     document = copy.deepcopy(document)
     for override in overrides:
         _override(document, override)
@@ -144,8 +145,8 @@ def _extend(document: Document, file: Path, above: tuple[Path, ...]) -> None:
     for parent in parents:
         target = file.parent / parent
         if not os.path.isfile(target):
-            remedy = counterpart(target) or "the path is relative to the file itself"
-            raise InputError(f"{file}: extends: there is no file {one_line(target, 500)}; {remedy}")
+            remedy = counterpart(target) or "use a path relative to the config that extends it"
+            raise InputError(f"{file}: there is no file {one_line(target, 500)} to extend; {remedy}")
         _extend(document, target, (*above, here))
     own, earlier = values.get("imports"), document.values.get("imports") or []
     own = [own] if isinstance(own, str) else own
@@ -202,12 +203,13 @@ def _open_lists(document: Document, path: Keys, shown: str) -> None:
         elif isinstance(value, str | list):
             kind = shortened(value) if isinstance(value, str) else "a list"
             raise InputError(
-                f"{shown}: {where} is {kind} ({origin}), which the override would replace; set all of it, {where}=..."
+                f"{shown}: {where} is {kind} ({origin}), which the override would replace; "
+                f"set the entire value, {where}=..."
             )
 
 
 def _read(file: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
-    """The mapping in a YAML file, and the line number of each key."""
+    """Return the mapping in a YAML file and the line number of each key."""
     name = shortened(str(file))
     try:
         text = file.read_text(encoding="utf-8")
@@ -224,14 +226,14 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
         (section, key), line = path, lines[path]
         if values[section][key] is None and re.search(rf"{key}['\"]?:\s*#", text.splitlines()[line - 1]):
             raise InputError(
-                f"{file}: line {line}: {section}.{key} has no value, because '#' starts a comment; quote the value"
+                f"{file}: line {line}: {section}.{key} has no value because '#' starts a comment; quote the value"
             )
     return values, lines
 
 
 def counterpart(file: Path) -> str:
-    """A hint that names the shipped counterpart of a config from another repository, matched by file name. Empty if no
-    counterpart is known."""
+    """Return a hint that names the shipped counterpart of a config from another repository, matched by file name. The
+    hint is empty if no counterpart is known."""
     for pattern, ours in OTHER_NAMES["configs"].items():
         if found := re.search(f"(?:^|/)(?:{pattern})$", file.with_suffix("").as_posix()):
             name = found.expand(ours)

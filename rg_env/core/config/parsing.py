@@ -41,8 +41,8 @@ class Section(BaseModel):
     """For a top-level schema: the keys in `renamed` that are section names in other tools' configs. The keys in these
     sections are reported one by one."""
     short: ClassVar[str] = ""
-    """Key that is set if plain text is given instead of a mapping, as in `model=tiny`. If it is empty, plain text is an
-    error."""
+    """Key that is set if plain text is given instead of a mapping, as in `model=tiny`. If `short` is empty, plain text
+    is an error."""
     mistaken: ClassVar[Mapping[str, str]] = {}
     """For a top-level schema: keys found only in another kind of config, with advice on what to do with such a config.
     """
@@ -83,11 +83,11 @@ def parse_config(
     """Parse and validate a config.
 
     Args:
-        names: returns the problems found in names that the schema cannot check, such as task names. They are reported
-            together with the schema's own problems.
+        names: returns the problems found in names that the schema cannot check, such as task names. These problems are
+            reported together with the schema's own.
 
     Raises:
-        ConfigError: keys or values are invalid. All of them are reported at once.
+        ConfigError: keys or values are invalid. The error reports all invalid keys and values at once.
     """
     for key, message in schema.mistaken.items():
         overridden = key in schema.other_sections and document.origin((key,)) == COMMAND_LINE
@@ -109,7 +109,7 @@ def parse_config(
 
 
 def _by_key(document: Document, schema: type[Section], problem: Problem) -> Iterator[Problem]:
-    """A problem for each key in another tool's section, with the key's name in rg_env if known."""
+    """Yield a problem for each key in another tool's section, with the key's name in rg_env if known."""
     section = document.get(problem.path)
     if len(problem.path) > 1 or problem.path[0] not in schema.other_sections or not isinstance(section, Mapping):
         yield problem
@@ -127,7 +127,7 @@ def _validated(schema: type[_Section], values: Mapping[str, Any]) -> _Section:
 
 
 def _misspelt_nulls(schema: type[BaseModel], document: Document) -> Iterator[Problem]:
-    """Report unknown keys that are set to null. Validation would miss them, because null removes a key."""
+    """Report unknown keys that are set to null. Validation would miss these keys because null removes a key."""
     for path in document.nulls:
         section = _section_at(schema, path[:-1])
         if section is not None and path[-1] not in section.model_fields:
@@ -135,7 +135,7 @@ def _misspelt_nulls(schema: type[BaseModel], document: Document) -> Iterator[Pro
 
 
 def config_error(document: Document, problems: Iterable[Problem]) -> ConfigError:
-    """A single error for all problems in a config, with one line per problem: path, value, origin and fix."""
+    """Return a single error for all problems in a config, with one line per problem: path, value, origin and fix."""
     lines = list(dict.fromkeys(_line(document, problem) for problem in problems))
     head = [] if len(lines) == 1 else [f"{document.file}: {len(lines)} mistakes"]
     return ConfigError("\n  ".join([*head, *lines]))
@@ -158,19 +158,19 @@ def _line(document: Document, problem: Problem) -> str:
 
 
 def input_error(schema: type[BaseModel], error: ValidationError, values: Mapping[str, Any], where: str) -> InputError:
-    """The error for invalid `values` that do not come from a config file. `where` precedes the name of each field."""
+    """Return the error for invalid `values` that are not from a config file. `where` precedes each field name."""
     texts = []
     for problem in problems_in(schema, error, term="field"):
         value = values.get(problem.path[0])
-        # Hide long values such as a whole environment.
+        # Omit values of other types, which can be long, such as an entire environment.
         shown = f"={shortened(value)}" if isinstance(value, int | float | str) else ""
         texts.append(f"{where}{'.'.join(problem.path)}{shown}: {problem.message}")
     return InputError("; ".join(texts))
 
 
 def problems_in(schema: type[BaseModel], error: ValidationError, *, term: str = "section") -> Iterator[Problem]:
-    """The problems that validation against `schema` found. `term` is what error messages call an unknown top-level
-    field."""
+    """Yield the problems that validation against `schema` found. Error messages refer to an unknown top-level field as
+    `term`."""
     for found in error.errors(include_url=False):
         path = tuple(str(key) for key in found["loc"] if key != "[key]")
         kind, context, message = found["type"], found.get("ctx", {}), found["msg"]
@@ -178,7 +178,7 @@ def problems_in(schema: type[BaseModel], error: ValidationError, *, term: str = 
             message = unknown_key(schema, path, term)
         elif kind == "model_type" and (section := _section_at(schema, path)):
             first = next(iter(section.model_fields))
-            message = f"is a section, with keys of its own, such as {'.'.join((*path, first))}"
+            message = f"is a section with its own keys, such as {'.'.join((*path, first))}"
         elif kind == "value_error":
             message = str(context["error"])
         elif kind in _MESSAGES:
@@ -187,8 +187,8 @@ def problems_in(schema: type[BaseModel], error: ValidationError, *, term: str = 
 
 
 def unknown_key(schema: type[BaseModel], path: Keys, kind: str = "key") -> str:
-    """The message for an unknown key, with a suggestion: the replacement of another tool's key, a similar key, or the
-    same key in another section."""
+    """Return the message for an unknown key, with a suggestion: the replacement for another tool's key, a similar key,
+    or the same key in another section."""
     section, name = _section_at(schema, path[:-1]), path[-1]
     if section is None:
         return str(unknown_name("key", name, ()))
@@ -215,7 +215,7 @@ def _renamed(section: type[BaseModel], name: str) -> str:
 
 
 def _sections(schema: type[BaseModel], above: Keys = ()) -> Iterator[tuple[Keys, type[BaseModel]]]:
-    """A schema's sections with their paths, except sections under user-chosen names."""
+    """Yield a schema's sections with their paths, except sections under user-chosen names."""
     for name, field in schema.model_fields.items():
         if section := _section_at(field.annotation, ()):
             yield (*above, name), section
@@ -223,7 +223,7 @@ def _sections(schema: type[BaseModel], above: Keys = ()) -> Iterator[tuple[Keys,
 
 
 def _alternatives(annotation: Any) -> list[Any]:
-    """The types allowed by an annotation, without None and metadata."""
+    """Return the types allowed by an annotation, without None and metadata."""
     if get_origin(annotation) is Annotated:
         return _alternatives(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
@@ -232,7 +232,7 @@ def _alternatives(annotation: Any) -> list[Any]:
 
 
 def _section_at(schema: Any, path: Keys) -> type[BaseModel] | None:
-    """The schema for the section at `path`, or None if no section can be there."""
+    """Return the schema for the section at `path`, or None if `path` cannot be a section."""
     schema = _alternatives(schema)[0]
     if path and get_origin(schema) is dict:
         return _section_at(get_args(schema)[1], path[1:])
@@ -249,7 +249,7 @@ def _is_list_of_text(annotation: Any) -> bool:
 
 
 def problem_of(path: Keys, check: Callable[[], Any]) -> Iterator[Problem]:
-    """The problem with the value at `path`, if `check` raises an error."""
+    """Yield the problem with the value at `path` if `check` raises an error."""
     try:
         check()
     except InputError as error:
@@ -259,8 +259,8 @@ def problem_of(path: Keys, check: Callable[[], Any]) -> Iterator[Problem]:
 def problems_within(
     path: Keys, spec: Mapping[str, Any], check: Callable[[Any], Any], hint: str = ""
 ) -> Iterator[Problem]:
-    """All errors that `check` raises for `spec`, each at its key. After each error, `check` runs again without that
-    key."""
+    """Yield a problem for each error that `check` raises for `spec`, at the error's key. After each error, `check` runs
+    again without the invalid key."""
     while True:
         try:
             check(spec)
@@ -284,7 +284,7 @@ _MESSAGES = {
     "float_type": "must be a number",
     "string_type": "must be text (quote it if it is meant as text)",
     "string_too_short": "must not be empty",
-    "too_short": "is empty: list at least {min_length}",
+    "too_short": "must contain at least {min_length} item(s)",
     "bool_type": "must be true or false",
     "literal_error": "must be one of {expected}",
     "list_type": "must be a list, such as [a, b]",
@@ -328,9 +328,9 @@ class TaskOptions(Section):
 
 
 def named(example: str, remedy: str) -> Callable[[Any], Any]:
-    """A validator that converts a name, or a list of names and mappings with a name, to a mapping keyed by name.
+    """Return a validator that converts a name, or a list of names and mappings with a name, to a mapping keyed by name.
 
-    Its error messages show `example` (a mapping with a name) or, if a name occurs twice, `remedy`.
+    The validator's error messages show `example` (a mapping with a name) or, if a name occurs twice, `remedy`.
     """
 
     def read(value: Any) -> Any:
@@ -358,19 +358,19 @@ _LABEL_BYTES = 200
 
 
 def label_problem(label: str, reserved: Mapping[str, str]) -> str | None:
-    """The reason why `label` is not a valid name for a task's results, or None if it is valid.
+    """Return the reason why `label` is not a valid name for a task's results, or None if it is valid.
 
     Args:
         reserved: the meaning of each name that is already in use.
     """
     if not _LABEL.fullmatch(label) or len(label.encode()) > _LABEL_BYTES:
-        return f"a label may contain only letters, digits, '_', '-' and '.', at most 80 of them ({_LABEL_BYTES} bytes)"
+        return f"a label may contain only letters, digits, '_', '-' and '.', up to 80 characters ({_LABEL_BYTES} bytes)"
     taken = "a task" if label in load_table() else reserved.get(label)
     return taken and f"is the name of {taken}: choose another label"
 
 
 class PromptConfig(Section):
-    """How a question becomes a prompt."""
+    """Settings that determine how a question becomes a prompt."""
 
     system_prompt: str = SYSTEM_PROMPT
     """Instructions for the answer format. The answer is read from the last <answer>...</answer> outside
@@ -384,13 +384,13 @@ class PromptConfig(Section):
 
 
 class RewardConfig(Section):
-    """A reward function. A plain number sets its weight."""
+    """A reward function. A plain number sets the reward's weight."""
 
     weight: Annotated[float, Field(ge=-1e100, le=1e100, allow_inf_nan=False)] = 1.0
     """Weight of the reward in the sum. A negative weight makes the reward a penalty. With a weight of 0, the reward is
     only logged."""
     when: Literal["answered", "correct", "not_correct"] | None = None
-    """Restricts the reward to one kind of completion: answered, correct or incorrect. Default: all completions."""
+    """Kind of completion to which the reward applies: answered, correct or incorrect. Default: all completions."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for the reward function."""
 
@@ -413,5 +413,5 @@ DEFAULT_REWARDS = {"correctness": 1.0, "format": 0.1}
 
 
 def default_rewards() -> dict[str, RewardConfig]:
-    """`DEFAULT_REWARDS` as a section of a config."""
+    """Return `DEFAULT_REWARDS` as a section of a config."""
     return {name: RewardConfig(weight=weight) for name, weight in DEFAULT_REWARDS.items()}

@@ -1,10 +1,10 @@
 """YAML restricted to plain values and to the scalars of YAML 1.2, where `1e-6` is a number and `on` is text.
 
-This module uses PyYAML's parser but its own constructors, because those of PyYAML read YAML 1.1. The alternative,
-ruamel.yaml (tested with 0.19), accepts dates, numbers with underscores, sets and non-text keys, and limits neither
-depth nor aliases. Here, keys and dates are text, duplicate keys are errors, and both the depth and the number of values
-are limited. Every error is a one-line `ValueError` with its position. `load` reads back exactly the values that
-`to_yaml` wrote.
+This module uses PyYAML's parser but its own constructors, because PyYAML's constructors follow YAML 1.1. The
+alternative, ruamel.yaml (tested with 0.19), accepts dates, numbers with underscores, sets and non-text keys, and limits
+neither depth nor aliases. With this module, keys and dates are text, duplicate keys are errors, and both the depth and
+the number of values are limited. Every error is a one-line `ValueError` with its position. `load` reads back exactly
+the values that `to_yaml` wrote.
 """
 
 import itertools
@@ -24,12 +24,13 @@ Keys = tuple[str, ...]
 
 
 def load(text: str) -> Any:
-    """The values in `text`. Raises `ValueError`."""
+    """Return the values in `text`. Raises `ValueError` if `text` is invalid."""
     return load_with_lines(text)[0]
 
 
 def load_with_lines(text: str) -> tuple[Any, dict[Keys, int]]:
-    """The values in `text`, and the line number of each key that is not in a list. Raises `ValueError`."""
+    """Return the values in `text` and the line number of each key that is not in a list. Raises `ValueError` if `text`
+    is invalid."""
     reader = _Reader()
     try:
         node = yaml.compose(text, Loader=Loader)
@@ -38,12 +39,12 @@ def load_with_lines(text: str) -> tuple[Any, dict[Keys, int]]:
     except yaml.YAMLError as error:
         raise ValueError(one_line(error)) from error
     except RecursionError as error:
-        raise ValueError(f"nested more than {MAX_DEPTH} levels deep") from error
+        raise ValueError(f"values are nested more than {MAX_DEPTH} levels deep") from error
     return (None if node is None else reader.value(node, 0, ())), reader.lines
 
 
 def load_word(text: str) -> Any:
-    """The value in text from the command line, where a `#` is more likely to be text than a comment. Raises
+    """Return the value in `text` from the command line, where a `#` is more likely to be text than a comment. Raises
     `ValueError` if `load` would, or if YAML would ignore part of `text`."""
     value = load(text)
     tokens = [*yaml.scan(text, Loader=Loader)]
@@ -55,9 +56,9 @@ def load_word(text: str) -> Any:
 
 
 class _Reader:
-    """Convert YAML nodes to plain values.
+    """Converts YAML nodes to plain values.
 
-    Each use of an alias counts toward the limit because a few lines can expand to billions of values.
+    Each use of an alias counts toward the limit because a few lines with aliases can expand to billions of values.
     """
 
     def __init__(self) -> None:
@@ -65,12 +66,12 @@ class _Reader:
         self._count = 0
 
     def value(self, node: yaml.Node, depth: int, path: Keys | None) -> Any:
-        """The plain value of `node`. `path` is None within a list."""
+        """Return the plain value of `node`. `path` is None within a list."""
         self._count += 1
         if self._count > _MAX_VALUES:
-            raise ValueError(f"it has more than {_MAX_VALUES:,} values")
+            raise ValueError(f"contains more than {_MAX_VALUES:,} values")
         if depth > MAX_DEPTH:
-            raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
+            raise ValueError(f"values are nested more than {MAX_DEPTH} levels deep")
         match node:
             case yaml.MappingNode(tag="tag:yaml.org,2002:map"):
                 return self._mapping(node, depth, path)
@@ -120,7 +121,7 @@ def _error(mark: yaml.Mark | None, problem: str) -> ValueError:
 
 
 def to_yaml(values: Mapping[str, Any]) -> str:
-    """Plain values as YAML text that `load` reads back unchanged."""
+    """Return plain values as YAML text that `load` reads back unchanged."""
     options: dict[str, Any] = {"Dumper": Dumper, "sort_keys": False, "width": 120}
     text: str = yaml.dump(dict(values), allow_unicode=True, **options)
     # U+0085 and some other characters would be written unescaped but read back as line breaks.

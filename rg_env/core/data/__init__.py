@@ -1,1 +1,1 @@
-"""Rows: their generation, selection, splits, cache and manifest."""
+"""Generation, selection, splitting and caching of rows, and their manifest."""

@@ -1,4 +1,4 @@
-"""Canonical forms, the basis of problem keys. They ignore irrelevant order and names.
+"""Canonical forms, which ignore irrelevant order and names and are the basis of problem keys.
 
 A form is a JSON value (text, number, list, ...), a tuple of forms whose order matters, a `Bag` of forms whose order
 does not matter, or a `Name` (only its occurrences matter, not the name itself):
@@ -6,8 +6,9 @@ does not matter, or a `Name` (only its occurrences matter, not the name itself):
     canonical((Bag([(Name("Q"), "->", Name("P"))]), Name("P")))     # the same for any two names in place of P and Q
 
 Names are distinguished by where they occur, as in the Weisfeiler-Leman test for graphs. Forms that differ only by
-renaming and by the order in bags always become the same text. The converse holds except for highly regular forms (such
-as two triangles and one hexagon), which may become the same text. For splits, this errs on the safe side.
+renaming and by the order in bags always become the same text. Other forms become different texts, except for some
+highly regular forms (such as two triangles and one hexagon). Such exceptions are safe for splits because forms with the
+same text are always in the same split.
 
 This module also builds forms for arithmetic and algebraic expressions in the library's notation (Python syntax):
 
@@ -27,7 +28,7 @@ _ROUNDS = 8
 
 
 class Name(str):
-    """A placeholder. Replacing it consistently with another name does not change the meaning."""
+    """A placeholder that can be replaced consistently with another name without changing the form's meaning."""
 
     __slots__ = ()
 
@@ -39,12 +40,12 @@ class Bag(tuple[Any, ...]):
 
 
 def canonical(form: Any) -> str:
-    """A string that is the same for forms that differ only in names and in the order within bags."""
+    """Return a string that is the same for forms that differ only in names and in the order within bags."""
     return _text(form, _labels(form))
 
 
 def _labels(form: Any) -> dict[str, str]:
-    """A label for each name. It depends only on where the name occurs."""
+    """Return a label for each name. A label depends only on where the name occurs."""
     named = [(sorted(set(_names(statement))), statement) for statement in _statements(form)]
     labels = dict.fromkeys(sorted({name for names, _ in named for name in names}), "n")
     classes = 1
@@ -67,7 +68,8 @@ def _labels(form: Any) -> dict[str, str]:
 
 
 def _statements(form: Any) -> Iterator[Any]:
-    """The parts of the form, with a bag's parts listed individually, each with its position if the form is a tuple."""
+    """Yield the parts of the form, and each part of a bag separately. If the form is a tuple, pair each part with its
+    position."""
     if isinstance(form, tuple) and not isinstance(form, Bag):
         for place, part in enumerate(form):
             yield from ((place, each) for each in part) if isinstance(part, Bag) else [(place, part)]
@@ -96,7 +98,7 @@ def _text(form: Any, labels: Mapping[str, str]) -> str:
 
 
 def expression(text: str, variables: Collection[str] = ()) -> Any:
-    """An expression's form, or the text itself if it is not an expression."""
+    """Return an expression's form, or the text itself if it is not an expression."""
     try:
         return _value(ast.parse(text.strip(), mode="eval").body, frozenset(variables))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -104,7 +106,7 @@ def expression(text: str, variables: Collection[str] = ()) -> Any:
 
 
 def equation(text: str, variables: Collection[str] = ()) -> Any:
-    """An equation's form, in which the sides are unordered."""
+    """Return an equation's form, in which the sides are unordered."""
     return Bag(expression(side, variables) for side in text.split("="))
 
 

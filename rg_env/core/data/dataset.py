@@ -1,13 +1,13 @@
 """Rows (questions with everything needed to score an answer), split into training and evaluation rows.
 
 A row is `{"question": str, "answer": str, "info": {"rg_task", "config", "entry", "problem", "share"}}`. All values of
-`info` are text. `entry` is the whole library entry as JSON, so scoring does not need to generate it again. `problem` is
-the problem's key (`core.data.problem_keys`), and `share` is the task's share of the rows, such as "37/200". The task's
-name is under `rg_task` because verifiers 0.3 reads `info["task"]` itself and expects something else there.
+`info` are text. `entry` is the complete library entry as JSON, so scoring does not need to generate it again. `problem`
+is the problem's key (`core.data.problem_keys`), and `share` is the task's share of the rows, such as "37/200". The
+task's name is stored under `rg_task` because verifiers 0.3 reads `info["task"]` itself and expects a different value.
 
 A row's problem decides its split (`core.data.splits`), so training and evaluation rows never share a problem,
 regardless of the seeds. Within a split, rows have distinct questions. The seed determines the first item of a task.
-Starting there, distinct questions of the requested split are kept, in order, until there are enough
+Starting from that item, distinct questions in the requested split are kept, in order, until there are enough rows
 (`core.data.selection`). The same tasks, numbers of rows and seeds yield the same rows in any process and on any number
 of cores (`core.data.generation`). A repeated build reads the rows from disk (`core.data.row_cache`).
 """
@@ -50,8 +50,8 @@ def build_rows(
         mixture: anything that `Mixture.parse` accepts.
         split_by: "problem" or "question". With "question", the two splits may contain the same problem in
             different wordings or orders.
-        cache: whether to read the rows from the disk cache or, if they are missing there, to add them to it.
-        processes: maximum number of generation processes. By default, one per core.
+        cache: whether to read the rows from the disk cache and to add missing rows to it.
+        processes: maximum number of generation processes (default: one per core).
 
     Raises:
         InputError: the library rejects the options, or a task does not have enough distinct questions.
@@ -75,8 +75,8 @@ def build_splits(
     """Build training rows, evaluation rows and their manifest (see `core.data.manifest`).
 
     `seed` determines the training rows and `eval_seed` the evaluation rows, so the evaluation set stays the same when
-    the training seed changes. `manifest` is the manifest of another run, or the path of its file. If the rows differ
-    from that run's, `InputError` is raised. The other arguments and errors are the same as for `build_rows`.
+    the training seed changes. `manifest` is the manifest of another run, or the path of its file. Raises `InputError`
+    if the rows differ from the rows in that manifest. The other arguments and errors are the same as for `build_rows`.
     """
     mixture = Mixture.parse(gym)
     expected = None if manifest is None else read_manifest(manifest)  # checked before rows are drawn
@@ -106,7 +106,7 @@ _Part = tuple[Split, int, int]
 
 
 def _build(mixture: Mixture, parts: list[_Part], by: SplitBy, cache: bool, processes: int | None) -> list[list[Row]]:
-    """The rows of each part. Parts that are not on disk are generated together."""
+    """Return the rows of each part. Parts that are not on disk are generated together."""
     for part in parts:
         check_request(mixture, *part, by)
     folder = row_cache.folder() if cache else None
@@ -153,7 +153,7 @@ def _generate(mixture: Mixture, parts: list[_Part], by: SplitBy, processes: int 
 
 
 def _described(mixture: Mixture, part: _Part, by: SplitBy) -> dict[str, Any]:
-    """Everything that determines the rows of `part`."""
+    """Return everything that determines the rows of `part`."""
     split, n, seed = part
     tasks = [[task.name, count, task.config] for task, count in zip(mixture.tasks, mixture.counts(n), strict=True)]
     own = {"imports": sorted(sources().values())} if any(map(is_user_task, mixture.names)) else {}

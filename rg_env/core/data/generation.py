@@ -28,8 +28,8 @@ from rg_env.core.user_code import sources
 from rg_env.errors import GenerationError, InputError, TooFewQuestionsError
 
 FAILED_DRAWS = 20
-"""Number of consecutive failed draws after which the options count as broken. A few draws fail even with the library's
-defaults (one in thousands of mazes has no path). Such a draw yields no item on any machine."""
+"""Number of consecutive failed draws after which the options are considered broken. A few draws fail even with the
+library's defaults (one in thousands of mazes has no path). A failed draw yields no item on any machine."""
 
 _CHUNK_S = 0.25
 _FIRST_CHUNK = 16
@@ -45,14 +45,13 @@ class Limits:
     because skipping it would make rows depend on the machine. The limit is on CPU time, not elapsed time, because draws
     take longer on a busy machine."""
     silence_s: float = 600.0
-    """Seconds without a reply after which a process counts as stuck. This catches draws that block without using CPU
-    time."""
+    """Seconds without a reply after which a process is considered stuck. This limit catches draws that block without
+    using CPU time."""
     max_chunk: int = 1000
     """Maximum number of draws in one job."""
     worth_a_process_s: float = 1.0
-    """Seconds for which a single process draws before processes are started on the other cores, because each takes
-    about a second to start. Two processes share a walk only if the walk's remaining draws would take longer than
-    this."""
+    """Seconds for which a single process draws before more processes are started, because each process takes about a
+    second to start. Two processes share a walk only if the walk's remaining draws would take longer than this time."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +62,11 @@ class Request:
     seed: int
     counts: Mapping[Split, int]
     by: SplitBy = "problem"
-    """Whether an item's problem or its question decides its split."""
+    """What determines an item's split: its problem or its question."""
 
 
 class _Walk:
-    """The walk through one request's items, until all rows are found."""
+    """A walk through one request's items until all rows are found."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -99,7 +98,7 @@ class _Walk:
     def _too_few(self, split: Split) -> TooFewQuestionsError:
         part = self.selection.parts[split]
         found, problems = len(part.rows), len(part.problems)
-        remedy = "request fewer, or choose options that allow more"
+        remedy = "request fewer questions, or choose options that allow more"
         if self.request.by == "problem" and (problems < found or not found):
             remedy += ", or split by question instead of by problem (splits.by in a config, split_by elsewhere)"
         return TooFewQuestionsError(
@@ -110,12 +109,12 @@ class _Walk:
         )
 
     def missing(self) -> dict[Split, int]:
-        """Number of missing rows by split."""
+        """Return the number of missing rows by split."""
         found = {split: len(self.selection.parts[split].rows) for split in self.counts}
         return {split: n - found[split] for split, n in self.counts.items() if found[split] < n}
 
     def to_plan(self) -> int:
-        """Estimated number of further draws to hand out."""
+        """Estimate the number of further draws to hand out."""
         needed = 0.0
         for split, missing in self.missing().items():
             rate = (len(self.selection.parts[split].rows) + 5) / (self.selection.draws + 5 / _SHARE[split])
@@ -123,18 +122,18 @@ class _Walk:
         return max(0, int(needed * 1.05 + 1) - (self.planned - self.selection.draws)) if needed else 0
 
     def plan(self, most: int) -> range:
-        """The next draws to hand out, up to `most` of them."""
+        """Return the next draws to hand out, at most `most`."""
         size = min(most, max(1, int(_CHUNK_S / self.draw_s))) if self.draw_s else _FIRST_CHUNK
         first, self.planned = self.planned, self.planned + min(size, self.to_plan())
         return range(first, self.planned)
 
     def rows(self) -> dict[Split, list[Row]]:
-        """The requested rows by split."""
+        """Return the requested rows by split."""
         return {split: self.selection.parts[split].rows[:n] for split, n in self.counts.items()}
 
 
 class Drawer:
-    """A process that draws items. `imports`: the user's code to import first (`core.user_code.sources`).
+    """A process that draws items. `imports` is the user's code to import first (`core.user_code.sources`).
 
     Raises `GenerationError` if the process cannot be started.
     """
@@ -152,8 +151,8 @@ class Drawer:
         self._exchange(self._settings, "a generation process", " to start")
 
     def draw(self, request: Request, draws: range) -> Iterator[tuple[Item | None, str]]:
-        """Draw items for the splits of `request`, in order. Each result is an item or None, and the library's error, if
-        any.
+        """Draw items for the splits of `request`, in order. Each result is a pair: an item or None, and the library's
+        error or an empty string.
 
         Raises:
             InputError: the library rejects the options.
@@ -194,7 +193,7 @@ class Generation:
 
     def __init__(self, requests: Sequence[Request], processes: int | None = None, limits: Limits | None = None) -> None:
         self.drawers: list[Drawer] = []
-        """The processes that were started. All of them have ended once `run` returns."""
+        """The processes that were started, all of which have ended once `run` returns."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self._most = max(1, cores if processes is None else processes)
         self._limits = limits or Limits()
@@ -243,14 +242,14 @@ class Generation:
         return sum(sum(walk.missing().values()) for walk in self._walks)
 
     def _start(self, count: int) -> Iterator[Drawer]:
-        """Start processes until there are `count`, but no more than there are chunks of draws to hand out."""
+        """Start and yield processes until `count` exist, but no more processes than chunks of draws to hand out."""
         chunks = sum(-(-walk.to_plan() // _FIRST_CHUNK) for walk in self._walks)
         for _ in range(min(count - len(self.drawers), chunks)):
             self.drawers.append(Drawer(self._imports, self._limits))
             yield self.drawers[-1]
 
     def _serve(self, drawer: Drawer) -> None:
-        """Hand draws to a process and collect its items until generation is over. Runs in a thread."""
+        """Hand draws to a process and collect its items until generation is over. This method runs in a thread."""
         walk = None
         drawer.wait_ready()
         with self._changed:
@@ -272,8 +271,8 @@ class Generation:
         """Wait for the next draws for a process that last worked on the walk `last`. Returns None if generation is
         over.
 
-        Opening a task takes up to 3 s, so a process stays with its walk while draws remain. It then takes the longest
-        remaining walk without a process, and shares another process's walk only if much is left to draw.
+        Opening a task takes up to 3 s, so a process stays with its walk while draws remain. The process then takes the
+        longest remaining walk that has no process, and shares another process's walk only if many draws remain.
         """
         with self._changed:
             if last:
@@ -305,6 +304,6 @@ class Progress:
             self._next, self._shown = time.monotonic() + self._every_s, True
 
     def close(self) -> None:
-        """Remove the line from the terminal."""
+        """Remove the progress line from the terminal."""
         if self._shown and self._stream.isatty():
             print("\r\x1b[K", end="", file=self._stream, flush=True)

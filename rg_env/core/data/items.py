@@ -1,7 +1,7 @@
 """Draw single items from the library. An item depends only on (task, config, seed, index).
 
 `serve` is the main function of the processes that `core.data.generation` starts with a fixed hash seed. These processes
-apply fixes to the library (`core.tasks.library_fixes`), and import the user's code for the user's own tasks. To build
+apply fixes to the library (`core.tasks.library_fixes`) and import the user's code for the user's own tasks. To build
 rows, use `core.data.dataset`.
 """
 
@@ -28,7 +28,7 @@ from rg_env.core.user_code import checked_entry, import_same
 from rg_env.errors import InputError
 
 # Items are drawn from consecutive datasets of a fixed size, because acre's items depend on the size, and
-# list_functions, gsm_symbolic and word_ladder cannot draw items beyond it. word_ladder accepts at most 20,000.
+# list_functions, gsm_symbolic and word_ladder cannot draw items beyond that size. word_ladder accepts at most 20,000.
 _BLOCK = 20_000
 _SMALL_BLOCK = {"acre": 500}  # this task generates all items in its constructor
 
@@ -42,12 +42,12 @@ class Item(NamedTuple):
     gold: str | None
     """The gold answer in a form that scores 1.0, or None if the library does not store one."""
     entry: str
-    """The whole library entry as JSON."""
+    """The complete library entry as JSON."""
     problem: str
     """The problem's key (`core.data.problem_keys`)."""
 
     def split(self, by: SplitBy) -> Split:
-        """The item's split."""
+        """Return the item's split."""
         return split_of(self.problem if by == "problem" else question_hash(self.question))
 
 
@@ -68,7 +68,7 @@ class ItemStream:
         """Whether an item of a user's task has been drawn twice, to check that it is reproducible."""
 
     def draw(self, index: int) -> Item | None:
-        """Item `index`, or None if it is excluded.
+        """Return item `index`, or None if it is excluded.
 
         An item is excluded if `library_fixes.left_out` returns a reason, or if its gold answer is blank (in
         string_manipulation), because a blank answer is indistinguishable from a missing one.
@@ -101,7 +101,8 @@ class ItemStream:
         return Item(entry["question"], gold, text, problem_key(self.task, json.loads(text)))
 
     def _entry(self, seed: int, within: int) -> Any:
-        # list_functions uses Python's global random generator. pool_matrix and codeio snippets also use numpy's.
+        # list_functions uses Python's global random generator. pool_matrix and codeio snippets also use numpy's global
+        # generator.
         random.seed(seed)
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed(seed % 2**32)
@@ -112,7 +113,7 @@ class ItemStream:
 
 
 def item_seed(seed: int, index: int) -> int:
-    """The library's seed for item `index` under the user's `seed`.
+    """Return the library's seed for item `index` under the user's `seed`.
 
     For seed s, the library draws item i from Random(s + i). The user's seed is hashed so that neighboring seeds do not
     yield the same items. The result is below 2^32, the limit for seeds in numpy.
@@ -121,13 +122,13 @@ def item_seed(seed: int, index: int) -> int:
 
 
 def serve() -> None:
-    """The main function of a process that draws items until its input ends.
+    """Draw items until the input ends. This is the main function of a child process.
 
     The first message is {"imports": `core.user_code.sources()`, "draw_cpu_s"}, and the reply is "ready". Each job is
-    {"task", "config", "seed", "first", "count", "splits", "by"}, and each of its draws gets one reply, in order: an
-    item; null if the draw yields no question for these splits; {"failed": text} if the library fails on this item; or
-    {"error": text} if no draw is possible. SIGXCPU ends the process if startup, importing a task or a single draw takes
-    more than `draw_cpu_s` seconds of CPU time.
+    {"task", "config", "seed", "first", "count", "splits", "by"}. Each draw receives one reply, in order: an item, null
+    if the draw yields no question for these splits, {"failed": text} if the library fails on this item, or {"error":
+    text} if no draw is possible. SIGXCPU ends the process if startup, importing a task or a single draw takes more than
+    `draw_cpu_s` seconds of CPU time.
     """
     parent = ParentPipe()
     first = parent.receive()

@@ -3,7 +3,7 @@
     train, evaluation, manifest = build_splits("maze", 2000, 200, seed=1)
     build_splits("maze", 2000, 200, seed=1, manifest="outputs/RUN/manifest.json")    # those rows, or an InputError
 
-A manifest contains versions, the tasks, hashes of the code of custom tasks, and `split_by`. For each split, it also
+A manifest contains versions, the tasks, hashes of the user's task code, and `split_by`. For each split, it also
 contains the seed, the size, and ordered lists of question hashes and problem keys. Entries are not hashed, because the
 rest of the manifest determines them for a given version of reasoning-gym.
 """
@@ -67,7 +67,7 @@ class _Manifest(BaseModel):
 def read_manifest(source: str | Path | Manifest) -> Manifest:
     """Read a manifest of rows from `source`: a manifest, or the path or contents of a run's `manifest.json`.
 
-    Raises `InputError` if it cannot be read or is not a manifest.
+    Raises `InputError` if `source` cannot be read or is not a manifest.
     """
     value: Any = source
     name = "the manifest"
@@ -90,8 +90,8 @@ def read_manifest(source: str | Path | Manifest) -> Manifest:
 
 
 def split_hash(manifest: Manifest, split: Split) -> str:
-    """Hex SHA-256 of everything that determines a split's rows: the tasks, the seed, the questions and the version of
-    reasoning-gym.
+    """Return the hex SHA-256 of everything that determines a split's rows: the tasks, the seed, the questions and the
+    version of reasoning-gym.
 
     Runs that differ only in the other split or in the version of rg-env have the same hash.
     """
@@ -101,7 +101,7 @@ def split_hash(manifest: Manifest, split: Split) -> str:
 
 
 def hash_of_rows(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Hex SHA-256 of the rows' prompts and gold answers, in order."""
+    """Return the hex SHA-256 of the rows' prompts and gold answers, in order."""
     digest = hashlib.sha256()
     for row in rows:
         digest.update(json.dumps([row["prompt"], row["answer"]], sort_keys=True, default=str).encode() + b"\n")
@@ -109,17 +109,18 @@ def hash_of_rows(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def check_manifest(expected: str | Path | Manifest, actual: Manifest) -> None:
-    """Raise `InputError` unless `actual` describes the same rows as `expected`. The message gives the likely cause."""
+    """Raise `InputError` unless `actual` describes the same rows as `expected`. The error message states the likely
+    cause."""
     if difference := _difference(read_manifest(expected), actual):
         raise InputError(f"the rows differ from the manifest: {difference}")
 
 
 def _difference(wanted: Manifest, found: Manifest) -> str:
-    """The first cause of a difference, or "" if the rows are the same. A different rg-env version is not a cause by
-    itself."""
+    """Return the first cause of a difference, or "" if the rows are the same. A different rg-env version is not a cause
+    by itself."""
     for (what, theirs), (_, ours) in zip(_causes(wanted), _causes(found), strict=False):
         if theirs != ours:
-            return f"the {what} is {shortened(theirs)} in the manifest, and {shortened(ours)} here"
+            return f"the {what} is {shortened(theirs)} in the manifest but {shortened(ours)} here"
     for split, ours in found["splits"].items():
         old, new = (part["question_hashes"] for part in (wanted["splits"][split], ours))
         if old != new:
@@ -128,13 +129,13 @@ def _difference(wanted: Manifest, found: Manifest) -> str:
             versions = [manifest["versions"].get("rg-env") for manifest in (wanted, found)]
             why = f" (made by rg-env {versions[0]}; this is {versions[1]})" if versions[0] != versions[1] else ""
             if wanted.get("imports") != found.get("imports"):
-                why = " (your own tasks were edited since)"
-            return f"{what} of the {split} rows {'differ' if others > 1 else 'differs'}{why}"
+                why = " (your own tasks have been edited since then)"
+            return f"{what} in the {split} rows {'differ' if others > 1 else 'differs'}{why}"
     return ""
 
 
 def _causes(manifest: Manifest) -> Iterator[tuple[str, Any]]:
-    """The inputs that determine the rows, most informative first."""
+    """Yield the inputs that determine the rows, most informative first."""
     yield "version of reasoning-gym", manifest["versions"].get("reasoning-gym")
     yield "split_by (splits.by in a config)", manifest["split_by"]
     yield "list of tasks", [task.get("name") for task in manifest["tasks"]]

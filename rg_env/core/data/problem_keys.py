@@ -1,4 +1,4 @@
-"""Problem keys: hashes of what a question asks, ignoring irrelevant order, names, wording and layout.
+"""Problem keys: hashes of a question's content, ignoring irrelevant order, names, wording and layout.
 
     problem_key("lcm", entry)       # the same for "LCM of 84, 87" and "LCM of 87, 84"
 
@@ -6,9 +6,9 @@ By default, the key determines the split (`core.data.splits`), so a problem is n
 wording. `KEYS` defines what counts as the same problem in each task. `WHOLE` lists tasks that use the whole question as
 the key, as the user's own tasks do. `KEPT` lists tasks whose key keeps details that could be ignored, with the reason.
 
-A function named after a task returns the task's problem as a form (`core.data.canonical`). The first paragraph of its
-docstring describes the problem for users. `problem_keys.json` describes the tasks whose problem consists of plain
-metadata fields ("fields", in the syntax of `_fields`) or of one expression ("expressions").
+A function named after a task returns the task's problem as a form (`core.data.canonical`). The first paragraph of the
+function's docstring describes the problem for users. `problem_keys.json` describes the tasks whose problem consists of
+plain metadata fields ("fields", in the syntax of `_fields`) or of one expression ("expressions").
 
 Keys do not detect deeper equivalences, such as equal integrands in different forms, mirrored boards, or number
 sequences with the same rule. Rotations and mirror images of a grid are different problems because their answers are
@@ -37,8 +37,8 @@ Entry = Mapping[str, Any]
 
 _TABLES: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 ALIKE: dict[str, str] = _TABLES["alike"]
-"""Tasks that can pose the same problems as another task. They share its keys, so in a mixture of both, each problem is
-in only one split."""
+"""Tasks that can pose the same problems as another task. Such tasks share keys, so in a mixture of both, each problem
+is in only one split."""
 WHOLE: dict[str, str] = _TABLES["whole"]
 """Tasks that use the whole question as the key, with the reason."""
 KEPT: dict[str, str] = _TABLES["kept"]
