@@ -100,7 +100,7 @@ class SlurmJob:
         return self.vllm_gpus or 1
 
     def check(self) -> None:
-        """Raise `InputError` unless Slurm accepts the options."""
+        """Raise `InputError` if an option is malformed or conflicts with another option."""
         for option, (form, what) in _FORMS.items():
             value = getattr(self, option)
             if value is not None and not re.fullmatch(form, value, re.ASCII):
@@ -111,12 +111,12 @@ class SlurmJob:
             raise InputError(f"{self.config!r} is not a config: pass a .yaml file, such as configs/train/tiny.yaml")
         _check_printable({"the config's path": [self.config], "override": self.overrides, "--sweep": self.sweep})
         if self.array is not None and self.sweep:
-            raise InputError("--sweep sets the array itself: omit --array, and sweep the seed")
+            raise InputError("--sweep sets the array itself: omit --array, and sweep the seed instead")
         if self.array is not None and any(each.partition("=")[0].strip() == "seed" for each in self.overrides):
             raise InputError("--array sets the seed of each job: omit seed=...")
 
     def processes(self, *, embedded: bool) -> int:
-        """Number of training processes across all nodes.
+        """Return the number of training processes across all nodes.
 
         Raises:
             InputError: there are not enough GPUs, or the embedded engine does not support the options.
@@ -131,8 +131,8 @@ class SlurmJob:
         if self.nodes == self.gpus == self.served_gpus == 1:
             return 1  # the trainer shares the GPU with the server
         if self.served_gpus >= self.gpus:
-            used = f"vLLM on {self.served_gpus} of --gpus {self.gpus}"
-            raise InputError(f"{used} leaves no GPU for training: use fewer --vllm-gpus or more GPUs")
+            used = f"--vllm-gpus {self.served_gpus} with --gpus {self.gpus}"
+            raise InputError(f"{used} leaves no GPU for training: reduce --vllm-gpus or increase --gpus")
         return (self.gpus - self.served_gpus) * self.nodes
 
 
@@ -141,10 +141,10 @@ Values = dict[str, Any]
 
 
 def sbatch_script(job: SlurmJob) -> str:
-    """Return the script's text. The job runs in the working directory, which must have `.venv` and `configs`.
+    """Return the script's text. The job runs in the working directory, which must contain `.venv` and `configs`.
 
     Raises:
-        InputError: the job cannot work, or its config is invalid (`ConfigError`).
+        InputError: the options or the working directory are not usable, or the config is invalid (`ConfigError`).
     """
     checkout = Path.cwd()
     job.check()
@@ -196,7 +196,11 @@ def _is_evaluation(job: SlurmJob, document: Document) -> bool:
     swept = {axis.split("=")[0].split(".")[0] for axis in job.sweep}
     kinds = {"model", "models"} & (swept | set(document.values))
     if len(kinds) != 1:
-        has = "both model (training) and models (evaluation): remove one" if kinds else "neither model nor models"
+        has = (
+            "both model (training) and models (evaluation): remove one"
+            if kinds
+            else "neither model nor models: add one"
+        )
         raise InputError(f"{job.config} has {has}")
     return "models" in kinds
 
@@ -207,7 +211,9 @@ def _evaluation(job: SlurmJob) -> Values:
             option = f"--{name.replace('_', '-')}"
             raise InputError(f"{option} is for training, but {job.config} is an evaluation config: omit the option")
     if job.nodes > 1:
-        raise InputError(f"--nodes {job.nodes}: an evaluation runs on one node, with a vLLM server on each of its GPUs")
+        raise InputError(
+            f"--nodes {job.nodes}: an evaluation runs on one node (with a vLLM server per GPU), so omit --nodes"
+        )
     config = load_eval_config(job.config, job.overrides)
     if all(model.url for model in config.models.values()):
         raise InputError(f"{job.config}: all models are served at a URL, so run rg-env eval directly, without a job")
@@ -222,7 +228,7 @@ def _evaluation(job: SlurmJob) -> Values:
 
 
 def _training(job: SlurmJob, document: Document) -> Values:
-    """Template variables for a training run, an array of seeds, or a sweep."""
+    """Return the template variables for a training run, an array of seeds, or a sweep."""
     for key in parse_axes(job.sweep):
         if key in ("engine", "engine.kind"):
             raise InputError(f"--sweep {key}: a script supports only one engine.kind; write one script per engine")
@@ -271,7 +277,7 @@ def _training(job: SlurmJob, document: Document) -> Values:
 
 
 def _server(job: SlurmJob, config: TrainConfig) -> str:
-    """Command that starts the vLLM server of a run on several nodes."""
+    """Return the command that starts the vLLM server for a run on several nodes."""
     _check_printable({"model.name": [config.model.name]})
     tensor, data = parallel_sizes(None, None, job.served_gpus, config.model.name)
     sizes = f"--max-model-len {longest_sequence(config)} --tensor-parallel-size {tensor} --data-parallel-size {data}"

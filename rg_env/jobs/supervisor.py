@@ -1,4 +1,4 @@
-"""Supervise programs that belong together. Their output is shown, and they can save when the run is interrupted.
+"""Supervise related programs: show their output, and let them save when the run is interrupted.
 
     supervisor = Supervisor(save_timeout_s=300)
     with supervisor.noting_signals(), supervisor.ending_programs():
@@ -42,7 +42,7 @@ class Supervisor:
 
     @contextlib.contextmanager
     def noting_signals(self) -> Iterator[None]:
-        """Within this context, stop signals are appended to `signals`."""
+        """Append stop signals to `signals` within this context."""
         assert threading.current_thread() is threading.main_thread(), "signals are delivered to the main thread"
         last = (0, 0.0)
 
@@ -57,7 +57,7 @@ class Supervisor:
 
     @contextlib.contextmanager
     def ending_programs(self) -> Iterator[None]:
-        """On exit, stop all programs started in this context and their children, in reverse order."""
+        """On exit, stop the programs started in this context and their children, in reverse order of starting."""
         with ending_orphans(self._grace):
             try:
                 yield
@@ -75,7 +75,7 @@ class Supervisor:
         return program
 
     def wait_until(self, done: Callable[[], bool], most_s: float = math.inf) -> bool:
-        """Show output until `done()` is true, for at most `most_s` seconds. Returns False if a signal came first."""
+        """Show output until `done()` is true, for at most `most_s` seconds. Returns False if a signal arrives first."""
         deadline = time.monotonic() + most_s
         while not done() and time.monotonic() < deadline:
             self._tick()
@@ -91,7 +91,7 @@ class Supervisor:
             interrupt: whether to send SIGINT. False if the program detects the event itself.
         """
         self._patience = len(self.signals)
-        self.say(f"{what} has {self._save_timeout_s:g} s to save and exit (Ctrl-C to stop it now)")
+        self.say(f"{what} has {self._save_timeout_s:g} s to save and exit (press Ctrl-C to stop it now)")
         deadline = time.monotonic() + self._save_timeout_s
         while program.code is None and len(self.signals) == self._patience:
             if time.monotonic() >= deadline:

@@ -1,19 +1,19 @@
-"""Sweeps: run a grid of validated configs one after another, each in its own process.
+"""Run a grid of validated configs one after another, each in its own process.
 
     words = ["training.learning_rate=1e-6,2e-6", "seed=0,1,2"]
     sweep = load_sweep("configs/train/tiny.yaml", [], words)
     folder = sweep_folder(sweep, "tiny", resume=False)
     code = run_sweep(sweep, folder, again=resume_command("configs/train/tiny.yaml", [], words, folder))
 
-Values are written in YAML, as in a config, and are separated by commas outside brackets and quotes. The grid is the
-product of the values of all keys in the given order, with seeds innermost. A sweep has one resumable folder:
+Values are written in YAML, as in a config, and are separated by commas outside brackets and quotes. The grid combines
+the values of all keys, in the given order but with seeds innermost. A sweep has one resumable folder:
 
 config.yaml         resolved config shared by all points, from which the runs are started
 sweep.yaml          swept values and points
 NAME/               run of a point (see `RunFolder`)
 logs/NAME.log       output of the run
-logs/NAME.failed    reason, if the run failed
-comparison.*        comparison as tables (.json, .md) and a plot (.png) (see `jobs.comparison`)
+logs/NAME.failed    reason for the failure, if the run failed
+comparison.*        comparison as tables (.json, .md) and a plot (.png); see `jobs.comparison`
 
 The sweep continues if a point fails or is stopped by a monitor. A stopped point is not rerun when the sweep is resumed.
 Ctrl-C, SIGTERM and SIGHUP let the current run save, and then end the sweep.
@@ -56,7 +56,7 @@ _FREE = ("output", "logging", "hub", "engine.host", "engine.port")
 
 
 Axes = dict[str, list[Any]]
-"""Values of each swept key, in the order of the grid."""
+"""Values of each swept key, in grid order."""
 Status = Literal["finished", "stopped", "failed", "not finished", "not started"]
 
 
@@ -69,7 +69,7 @@ class Point:
     name: str
     """Folder name of at most `MOST_CHARACTERS` characters: ASCII letters, digits, and any of . _ = + -"""
     values: dict[str, Any]
-    """Swept key -> value."""
+    """Value of each swept key."""
     overrides: tuple[str, ...]
     """Config overrides: "key=value"."""
 
@@ -84,14 +84,14 @@ class Sweep:
     """Configs, in point order."""
 
     def base(self) -> dict[str, Any]:
-        """Resolved config shared by all points, as plain values without the swept keys and `output.dir`."""
+        """Return the resolved config shared by all points, as plain values without the swept keys and `output.dir`."""
         values = self.configs[0].resolved()
         for key in (*self.axes, "output.dir"):
             _remove(values, key.split("."))
         return values
 
     def described(self) -> dict[str, Any]:
-        """Contents of sweep.yaml (the values of each swept key, and the points) as plain values."""
+        """Return the contents of sweep.yaml (the values of each swept key, and the points) as plain values."""
         return {"swept": self.axes, "points": {point.name: point.values for point in self.points}}
 
 
@@ -131,8 +131,8 @@ def load_sweep(
     published = [config.hub.repo_id for config in configs if config.hub.enabled]
     if len(set(published)) < len(published):
         raise InputError(
-            "hub.enabled: a repository holds one run, but several points have the same hub.repo_id; publish the best "
-            "one with rg-env push, or sweep hub.repo_id as well"
+            "hub.enabled: a repository can contain only one run, but several points have the same hub.repo_id; publish "
+            "the best one with rg-env push, or sweep hub.repo_id as well"
         )
     return Sweep(axes, points, tuple(configs))
 
@@ -152,7 +152,8 @@ def parse_axes(words: Sequence[str]) -> Axes:
 
 
 def fixed_and_swept(overrides: Sequence[str], words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Separate the words after `--sweep`. A key with a single value is an override, as if it came before `--sweep`.
+    """Separate the words after `--sweep`. A key with a single value becomes an override, as if it were given before
+    `--sweep`.
 
     Returns:
         All overrides, and the words to sweep.
@@ -171,7 +172,7 @@ def fixed_and_swept(overrides: Sequence[str], words: Sequence[str]) -> tuple[lis
 
 
 def grid(axes: Axes) -> tuple[Point, ...]:
-    """Return the product of the axes, with the last one innermost."""
+    """Return the product of the axes, with the last axis innermost."""
     points = [dict(zip(axes, each, strict=True)) for each in itertools.product(*axes.values())]
     return tuple(
         Point(number, name, each, tuple(override(*item) for item in each.items()))
@@ -188,8 +189,8 @@ def override(key: str, value: Any) -> str:
 
 
 def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """Describe the differences between two configs (`Sweep.base`) or two `swept` sections. Returns "" if they are
-    equal.
+    """Describe the differences between two configs (`Sweep.base`) or two `swept` sections. Returns an empty string if
+    there are no differences.
 
     The sections `output`, `logging` and `hub` and the server's address are ignored.
     """
@@ -200,7 +201,7 @@ def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     def of(values: Mapping[str, Any], path: str) -> str:
         return shortened(values[path]) if path in values else "not given"
 
-    return listed([f"{path} is {of(one, path)} there and {of(other, path)} here" for path in paths])
+    return listed([f"{path} was {of(one, path)} before and is {of(other, path)} now" for path in paths])
 
 
 def some_of(names: Sequence[str], points: int) -> str:
@@ -264,8 +265,8 @@ def _remove(values: Any, path: Sequence[str]) -> None:
 
 
 def status_of(folder: Path, name: str) -> tuple[Status, str]:
-    """Status of the run `name` in the sweep in `folder`, and the reason for that status (empty if the run has finished
-    or the reason is unknown)."""
+    """Return the status of the run `name` in the sweep in `folder`, and the reason for that status (empty if the run
+    has finished or the reason is unknown)."""
     results = RunFolder(folder / name).results()
     if results and not results["interrupted"] and not results["error"]:
         rule = results.get("stopped_by")
@@ -280,7 +281,7 @@ def status_of(folder: Path, name: str) -> tuple[Status, str]:
 
 
 def read_points(folder: Path) -> dict[str, dict[str, Any]]:
-    """Read the swept values of each point of the sweep in `folder`, by the point's name.
+    """Read the swept values of each point in the sweep folder, by point name.
 
     Raises:
         InputError: `folder` is not a sweep, or sweep.yaml is damaged.
@@ -293,7 +294,7 @@ def read_points(folder: Path) -> dict[str, dict[str, Any]]:
         )
     points = read_yaml(file).get("points")
     if not points or not isinstance(points, dict) or not all(isinstance(each, dict) for each in points.values()):
-        raise damaged(file, "it has no points")
+        raise damaged(file, "the points are missing or invalid")
     return points
 
 
@@ -308,11 +309,13 @@ def sweep_folder(sweep: Sweep, name: str, resume: bool) -> Path:
     if not _has_files(folder):
         return folder
     if not (folder / SWEEP_FILE).is_file():
-        raise OutputFolderError(f"{folder} does not contain a sweep, because it has no {SWEEP_FILE}")
+        raise OutputFolderError(
+            f"{folder} cannot be used for a sweep (choose another output.dir), because it has files but no {SWEEP_FILE}"
+        )
     points = read_points(folder)
     reason = difference(read_yaml(folder / SWEEP_FILE).get("swept", {}), sweep.axes)
     if not reason and list(points) != [point.name for point in sweep.points]:
-        reason = "its swept keys are in a different order"
+        reason = "the swept keys are in a different order"
     if not reason and (folder / CONFIG_FILE).is_file():  # the file is missing if Slurm's jobs created the folder
         reason = difference(read_yaml(folder / CONFIG_FILE), sweep.base())
     if reason:
@@ -327,18 +330,19 @@ def refuse_sweep(folder: str | None) -> None:
 
 
 CommandLine = Callable[[Point, Path, bool], list[str]]
-"""Function that makes a point's command line from the point, its folder, and whether its run resumes."""
+"""Function that creates a point's command line from the point, its folder, and whether its run resumes."""
 
 
 def train_command(point: Point, folder: Path, resumes: bool) -> list[str]:
-    """Command line that trains a point with this interpreter. `-P` prevents imports from the working directory."""
+    """Return the command line that trains a point with this interpreter. `-P` prevents imports from the working
+    directory."""
     settings = [str(folder.parent / CONFIG_FILE), *point.overrides, override("output.dir", str(folder))]
     resume = ["--resume", "auto"] if resumes else []
     return [sys.executable, "-P", "-m", "rg_env.cli.main", "train", *settings, *resume]
 
 
 def resume_command(file: str, overrides: Sequence[str], words: Sequence[str], folder: Path) -> str:
-    """The command that resumes the sweep in `folder`."""
+    """Return the command that resumes the sweep in `folder`."""
     fixed = [each for each in overrides if each.partition("=")[0].strip() != "output.dir"]
     settings = [*fixed, override("output.dir", str(folder)), "--sweep", *words]
     return shlex.join([entered("rg-env"), "train", file, *settings, "--resume", "auto"])
@@ -375,7 +379,8 @@ def run_sweep(sweep: Sweep, folder: Path, *, again: str, command: CommandLine = 
 
 
 def _run_point(supervisor: Supervisor, sweep: Sweep, point: Point, folder: Path, command: CommandLine) -> bool:
-    """Run a point until it finishes or is ended by a signal. Returns False if it failed or was stopped by a monitor."""
+    """Run a point until it finishes or is ended by a signal. Returns whether the run has finished, rather than failed
+    or been stopped by a monitor or a signal."""
     head, place = f"[{point.number}/{len(sweep.points)}]", folder / point.name
     status, reason = status_of(folder, point.name)
     if status in ("finished", "stopped"):
@@ -399,7 +404,7 @@ def _run_point(supervisor: Supervisor, sweep: Sweep, point: Point, folder: Path,
         last = " ".join(program.last_lines(1))
         reason = f"exit code {program.code}: {one_line(last or reason or 'no output', 300)}"
         failure.write_text(reason + "\n", encoding="utf-8")
-        supervisor.say(f"{head} {point.name} failed, {reason} (see {log}); the sweep continues")
+        supervisor.say(f"{head} {point.name} failed with {reason} (see {log}); the sweep continues")
     return status == "finished"
 
 
@@ -416,8 +421,7 @@ def plan_lines(sweep: Sweep, folder: Path) -> list[str]:
 
 
 def notes(sweep: Sweep) -> list[str]:
-    """Describe keys that have no effect. There is one line for each set of keys, which also names the affected
-    points."""
+    """Return one line for each set of keys that have no effect, preceded by the names of the affected points."""
     found: dict[str, list[str]] = {}
     for point, config in zip(sweep.points, sweep.configs, strict=True):
         if line := without_effect(config):

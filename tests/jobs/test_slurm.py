@@ -90,8 +90,8 @@ def test_options_for_sbatch(checkout: Path) -> None:
     ("changes", "words"),
     [
         *[({"time": time}, "is not a time: MINUTES") for time in ("", "4h", "1:2:3:4", "-1", "1:0:0\n", "٣")],
-        ({"gpus": 4, "vllm_gpus": 4}, "vLLM on 4 of --gpus 4 leaves no GPU for training"),
-        ({"nodes": 2}, "vLLM on 1 of --gpus 1 leaves no GPU"),
+        ({"gpus": 4, "vllm_gpus": 4}, "--vllm-gpus 4 with --gpus 4 leaves no GPU for training"),
+        ({"nodes": 2}, "--vllm-gpus 1 with --gpus 1 leaves no GPU"),
         ({"config": "embedded.yaml", "nodes": 2}, "--nodes 2 requires engine.kind=vllm"),
         ({"config": "embedded.yaml", "vllm_gpus": 1}, "--vllm-gpus requires engine.kind=vllm"),
         *[({"array": array}, "is not a list of seeds") for array in
@@ -120,7 +120,7 @@ def test_options_for_sbatch(checkout: Path) -> None:
         ({"config": "evaluation.yaml", "overrides": ("models={a: m@http://x/v1}",)}, "all models are served at a URL"),
         ({"config": "evaluation.yaml", "overrides": ("num_exampels=5",)}, "did you mean 'num_examples'"),
         ({"overrides": ("models.trained=x",)}, "vllm.yaml has both model (training) and models (evaluation)"),
-        ({"config": "configs/tasks/syllogism.yaml"}, "has neither model nor models"),
+        ({"config": "configs/tasks/syllogism.yaml"}, "has neither model nor models: add one"),
         ({"config": "train.py"}, "'train.py' is not a config"),
     ],
 )  # fmt: skip

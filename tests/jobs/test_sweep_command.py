@@ -80,7 +80,7 @@ def test_a_dry_run_tells_what_has_no_effect(rg_env: Run) -> None:
         (["training.beta=0.1", "--sweep", "seed=0,1", "training.beta=0.2"], "training.beta is given both inside and"),
         (["--sweep", "seed=0"], "--sweep 'seed=0': list several values for at least one key"),
         (["output.dir=.", "--sweep", "seed=0,1"], ". is not empty"),
-        (["output.dir=.", "--sweep", "seed=0,1", "--resume", "auto"], ". does not contain a sweep"),
+        (["output.dir=.", "--sweep", "seed=0,1", "--resume", "auto"], ". cannot be used for a sweep"),
     ],
 )
 def test_mistakes_exit_with_code_2(rg_env: Run, folder: Path, arguments: list[str], told: str) -> None:

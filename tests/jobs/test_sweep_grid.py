@@ -130,7 +130,7 @@ UPLOADED = ["hub.enabled=true", "hub.repo_id=me/legs"]
         ("", "imports=[x]", "imports=x: override 'imports=[\"x\"]': imports can be set only in a config file"),
         ("", "tasks=leg_counting,[leg_counting]", "1_tasks=leg_counting and 2_tasks=leg_counting are the same run"),
         ("", "training.beta=null,0.1,0.0", "beta=null and beta=0.0 are the same run: remove one"),
-        ("; ".join(UPLOADED), "seed=0,1", "hub.enabled: a repository holds one run"),
+        ("; ".join(UPLOADED), "seed=0,1", "hub.enabled: a repository can contain only one run"),
     ],
 )
 def test_words_that_are_not_a_sweep(config: str, overrides: str, words: str, told: str) -> None:
@@ -209,9 +209,9 @@ def test_what_differs_between_two_sweeps_is_told(config: str) -> None:
         return load_sweep(config, overrides, rates).base()
 
     assert difference(base("output.dir=a", "engine.port=1"), base("logging.project=p", "output.save_every=1")) == ""
-    told = "seed is 0 there and 1 here, training.max_steps is 15 there and 20 here"
+    told = "seed was 0 before and is 1 now, training.max_steps was 15 before and is 20 now"
     assert difference(base("training.max_steps=15"), base("seed=1")) == told
-    assert difference(base(), base("lora.r=4")).startswith("lora.r is not given there and 4 here, lora.alpha")
+    assert difference(base(), base("lora.r=4")).startswith("lora.r was not given before and is 4 now, lora.alpha")
     assert difference(base(), base("lora.r=4")).endswith(" and 2 more")
     told = difference({"seed": [0, 1]}, {"seed": [0, 1], "training.beta": [0.1]})
-    assert told == "training.beta is not given there and [0.1] here"
+    assert told == "training.beta was not given before and is [0.1] now"

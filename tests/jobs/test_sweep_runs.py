@@ -99,7 +99,7 @@ def test_a_run_that_fails_or_is_stopped_does_not_end_the_sweep(folder: Path, sta
         "[2/3] seed=1",
         "[2/3] seed 1",
         "[2/3] error: no \x1b[31m model",
-        "[2/3] seed=1 failed, exit code 1: error: no [31m model (see sweep/logs/seed=1.log); the sweep continues",
+        "[2/3] seed=1 failed with exit code 1: error: no [31m model (see sweep/logs/seed=1.log); the sweep continues",
         "[3/3] seed=2",
         "[3/3] seed 2",
         "[3/3] trained",
@@ -138,7 +138,7 @@ def test_a_signal_lets_the_run_save_and_ends_the_sweep(folder: Path, started: St
     code, lines, errors = ended(sweep.signal(signal.SIGTERM))
     assert (code, errors) == (128 + signal.SIGTERM, "")
     assert lines[-3:] == [
-        "interrupted: the run has 300 s to save and exit (Ctrl-C to stop it now)",
+        "interrupted: the run has 300 s to save and exit (press Ctrl-C to stop it now)",
         "[2/3] saved",
         "the sweep was interrupted; resume it with: the same again",
     ]
@@ -161,8 +161,12 @@ def test_a_folder_of_another_sweep_is_refused(folder: Path) -> None:
     described = json.dumps(load_sweep("run.yaml", [], with_beta).described())
     for content, refused, told in (
         (None, lambda: checked(resume=False), "sweep is not empty and may contain another run"),
-        (None, lambda: checked(words=["seed=0,1"]), r"seed is \[0, 1, 2\] there and \[0, 1\] here; use the same"),
-        (None, lambda: checked("training.max_steps=30"), "another sweep: training.max_steps is 20 there and 30 here"),
+        (None, lambda: checked(words=["seed=0,1"]), r"seed was \[0, 1, 2\] before and is \[0, 1\] now; use the same"),
+        (
+            None,
+            lambda: checked("training.max_steps=30"),
+            "another sweep: training.max_steps was 20 before and is 30 now",
+        ),
         (None, lambda: refuse_sweep("sweep"), "sweep contains a sweep: add its --sweep"),
         (described, lambda: checked(words=[*reversed(with_beta[:2]), *WORDS]), "swept keys are in a different order"),
         ("a: [", checked, r"sweep.yaml is damaged: .*; restore it"),
@@ -172,7 +176,7 @@ def test_a_folder_of_another_sweep_is_refused(folder: Path) -> None:
         with pytest.raises(InputError, match=told):
             refused()
     Path("sweep/sweep.yaml").unlink()
-    with pytest.raises(OutputFolderError, match=r"does not contain a sweep, because it has no sweep\.yaml"):
+    with pytest.raises(OutputFolderError, match=r"cannot be used for a sweep .* no sweep\.yaml"):
         checked()
     refuse_sweep("sweep")
     refuse_sweep(None)
