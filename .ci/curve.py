@@ -1,6 +1,6 @@
-"""Print the learning curves of the runs kept in a folder; exit 1 if there is none.
+"""Print the learning curves of the runs in a folder; the exit code is 1 if there are no runs.
 
-Use: python .ci/curve.py FOLDER, where FOLDER holds copies of run folders (train_results.json, metrics.jsonl).
+Usage: python .ci/curve.py FOLDER, where FOLDER contains copies of run folders (train_results.json, metrics.jsonl).
 """
 
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def describe(run: Path) -> str:
-    """One run as text: accuracy before and after, and the reward of every step."""
+    """Return a description of one run: accuracy before and after training, and the reward of every step."""
     results = json.loads((run / "train_results.json").read_text())
     before, after = results["eval_before"], results["eval_after"]
     lines = [f"{run.name}: {results['steps']} steps, {results['seconds']:.0f} s, n = {after['n']}"]

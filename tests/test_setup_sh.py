@@ -211,7 +211,7 @@ def test_no_way_to_get_uv_is_one_clear_error(machine: Machine) -> None:
     done = machine.setup()
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
-        "setup.sh: uv could not be installed; install it by hand (pip install uv) and run ./setup.sh again"
+        "setup.sh: uv could not be installed; install it manually (pip install uv) and run ./setup.sh again"
     ]
 
 
