@@ -68,7 +68,7 @@ def rubiks_cube(answer: str, entry: Entry, config: Config) -> float:
     size, scramble = entry["metadata"]["cube_size"], entry["metadata"]["scramble_moves"]
     scrambled = forms.attempt(lambda moves: turned(size, moves.split()), scramble)
     if scrambled is None:
-        raise ValueError(f"a cube of size {size} does not have all of the moves {scramble!r}")
+        raise ValueError(f"a cube of size {size} does not support every move in {scramble!r}")
     state, area = turned(size, _moves(answer), scrambled), size * size
     return all(len(set(state[at : at + area])) == 1 for at in range(0, 6 * area, area))
 
@@ -87,7 +87,7 @@ def _moves(answer: str) -> list[str]:
     moves = [move for move in re.split(r"[\s(),;]+", re.sub("[’‘′`´ʼ]", "'", forms.unbracketed(answer))) if move]
     if not 0 < len(moves) <= MAX_MOVES:
         raise forms.Unreadable
-    # Moves in a list are in double quotes if one of them ends in a prime. Otherwise, single quotes also work.
+    # Double quotes around moves always work. Single quotes work only if no move in the list ends in a prime.
     return [move[1:-1] if move[0] == move[-1] and move[0] in "\"'" and len(move) > 2 else move for move in moves]
 
 
@@ -107,7 +107,8 @@ def _turn(size: int, text: str) -> Callable[[State], State]:
         first = last = size // 2 + 1 if size % 2 else size + 1  # cubes of even size have no middle layer
     if last > size:
         raise forms.Unreadable
-    # These moves number layers from the negative end of the axis, but `_quarters` numbers them from the positive end.
+    # L, D and B moves number layers from the negative end of the axis, but `_quarters` numbers layers from the positive
+    # end.
     if face in "LDB":
         first, last = size + 1 - last, size + 1 - first
     tail = move["tail"] or ""
@@ -152,8 +153,8 @@ def codeio(answer: str, entry: Entry, config: Config) -> float:
     """Accept the stored value as JSON or a Python literal, with keys in any order. Whole numbers must be exact, and
     floats must match to nine digits.
 
-    If the question asks for an input, other inputs may be valid. They are not accepted, because checking them would
-    require running the code.
+    If the question asks for an input, other valid inputs are not accepted because checking them would require running
+    the code.
     """
     gold = _stored(entry["answer"])
     if gold is None:  # the stored value is NaN or infinity
@@ -172,7 +173,7 @@ def _n_signs(source: str) -> int:
 
 @lru_cache(maxsize=256)
 def _stored(answer: str) -> tuple[Any] | None:
-    """The stored literal in a one-element tuple because the literal itself may be None."""
+    """Parse the stored literal and wrap it in a one-element tuple, because the literal itself may be None."""
     return forms.attempt(lambda text: (forms.literal(text),), answer)
 
 
@@ -221,17 +222,17 @@ _LABEL = re.compile(r"\A\s*output(?: grid)?:", re.IGNORECASE)
 
 
 def arc_1d(answer: str, entry: Entry, config: Config) -> float:
-    """Accept all numbers of the output. Correct numbers get partial credit, not counting those already correct in the
-    input."""
+    """Accept the complete output. There is partial credit only if more numbers are correct than in a copy of the input
+    or in the best constant output."""
     example = entry["metadata"]["test_example"]
     return common.grade_line(_LABEL.sub("", answer), example["output"], example["input"])
 
 
 def arc_2d(answer: str, entry: Entry, config: Config) -> float:
-    """Accept all cells of the output, in the question's symbols. Correct cells get partial credit, not counting those
-    already correct in the input.
+    """Accept the complete output board, in the question's symbols. There is partial credit only if more cells are
+    correct than in a copy of the input or in the best constant board.
 
-    A board may use the question's format (option `board_format_opts`) or any format that `common.rows` can read.
+    A board may use the question's format (option `board_format_opts`) or any format that `common.rows` can parse.
     """
     if forms.same_text(answer, entry["answer"]):
         return 1.0
@@ -245,7 +246,7 @@ def arc_2d(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _usual_form(text: str, form: dict[str, Any]) -> str:
-    """A board with the delimiters of `form`, rewritten as lines of cells separated by spaces."""
+    """Rewrite a board that uses the delimiters of `form` as lines of cells separated by spaces."""
     lines = text.split(form["row_delimiter"]) if form["row_delimiter"] else [text]
     if form["col_delimiter"]:
         return "\n".join(line.replace(form["col_delimiter"], " ") for line in lines)

@@ -1,7 +1,8 @@
-"""The `Grader` type, and code that several tasks share: graders for text, words, numbers and grids.
+"""The `Grader` type, and the graders for text, words, numbers and grids that several tasks share.
 
 A grid gets partial credit only if it has more correct cells than a copy of the input or a constant grid would have.
-Grids come in only a few formats and may be long, so they are split rather than parsed by `forms.literal`.
+Grids have only a few formats and may be long, so this module splits them into cells instead of parsing them with
+`forms.literal`.
 """
 
 import operator
@@ -25,12 +26,12 @@ _TRUTH = {"true": True, "yes": True, "false": False, "no": False}
 
 
 def option(task: str, config: Config, name: str) -> Any:
-    """The user's value of an option, or the library's default."""
+    """Return the user's value of an option, or the library's default."""
     return config.get(name, shipped_table()[task]["options"][name])
 
 
 def text(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the stored answer, except for whitespace at line ends and around the text."""
+    """Accept the stored answer, ignoring whitespace at line ends and around the text."""
     return forms.same_text(answer, entry["answer"])
 
 
@@ -50,22 +51,23 @@ def fraction(answer: str, entry: Entry, config: Config) -> float:
 
 
 def truth(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the stored True or False, or Yes or No, in any letter case. Yes means true, and no means false."""
+    """Accept the stored truth value (True, False, Yes or No) in any letter case. Yes means true, and no means false."""
     return _TRUTH.get(answer.strip().casefold()) is _TRUTH[str(entry["answer"]).casefold()]
 
 
 def squeezed(text: str) -> str:
-    """`text` without separators (whitespace, commas, quotes, hyphens and brackets)."""
+    """Return `text` without separators (whitespace, commas, quotes, hyphens and brackets)."""
     return re.sub(r"[\s,'\"`‘’“”()\[\]-]+", "", text)
 
 
 def progress(right: int, given: int, total: int) -> float:
-    """Progress from `given` to `total` right items: 1.0 if all are right, and 0.0 if at most `given` are right."""
+    """Return the progress from `given` to `total` right items: 1.0 if all are right, and 0.0 if at most `given` are
+    right."""
     return 1.0 if right == total else max(0, right - given) / max(1, total - given)
 
 
 def prefix(given: Sequence[object], gold: Sequence[object]) -> int:
-    """The number of right entries before the first wrong one."""
+    """Return the number of right entries before the first wrong entry."""
     for index, (one, other) in enumerate(zip(given, gold, strict=False)):
         if one != other:
             return index
@@ -73,15 +75,15 @@ def prefix(given: Sequence[object], gold: Sequence[object]) -> int:
 
 
 def in_order(given: Sequence[Any], gold: Sequence[Any], start: Callable[[], Sequence[Any]]) -> float:
-    """Progress of the list `given` from `start` (the question's list) toward `gold`. It is 0.0 if `given` does not have
-    the items of `gold`, in any order."""
+    """Return the progress of the list `given` from `start` (the question's list) toward `gold`, or 0.0 if `given` and
+    `gold` do not contain the same items."""
     if given == gold:
         return 1.0
     return progress(prefix(given, gold), prefix(start(), gold), len(gold)) if sorted(given) == sorted(gold) else 0.0
 
 
 def refuse_long(answer: str, entry: Entry) -> None:
-    """Raise `Unreadable` if the answer is longer than the stored one could be in any notation."""
+    """Raise `Unreadable` if the answer is longer than the stored answer could be in any notation."""
     if len(answer) > 4 * len(entry["answer"]) + 200:
         raise forms.Unreadable
 
@@ -94,15 +96,15 @@ Matches = Callable[[str, Any], bool]
 """Function that returns whether a cell's text represents a value."""
 _CHARS_PER_CELL = 32
 _MORE_CHARS = 200
-"""Number of additional characters allowed. JSON with one number per line takes about 12 characters per cell, or 28 with
-all decimal places."""
+"""Number of characters allowed in addition to `_CHARS_PER_CELL` per cell. JSON with one number per line takes about 12
+characters per cell, or 28 with all decimal places."""
 _LATEX = re.compile(r"\\begin\{(\w*matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
 _CELL = re.compile(r"[^\s,;|]+")
 _WHOLE = re.compile(r"([+-]?\d{1,9})(?:\.0*)?", re.ASCII)
 
 
 def rows(text: str, n_cells: int) -> list[list[str]]:
-    """Read the cells of a matrix given as lines, JSON, a Python literal or LaTeX. A flat list is a single row. A text
+    """Parse the cells of a matrix given as lines, JSON, a Python literal or LaTeX. A flat list is a single row. Text
     that is too long for a matrix of about `n_cells` cells is unreadable."""
     text = text.strip()
     if len(text) > _MORE_CHARS + _CHARS_PER_CELL * n_cells:
@@ -124,18 +126,18 @@ def rows(text: str, n_cells: int) -> list[list[str]]:
 
 
 def whole(cell: str) -> int | None:
-    """The whole number in a cell, such as `4` or `4.0`, or None for anything else."""
+    """Return the whole number in a cell, such as `4` or `4.0`, or None if the cell contains anything else."""
     match = _WHOLE.fullmatch(cell)
     return int(match[1]) if match else None
 
 
 def is_whole(cell: str, value: object) -> bool:
-    """Whether the cell contains this whole number."""
+    """Whether the cell contains the whole number `value`."""
     return whole(cell) == value
 
 
 def grade_grid(answer: str, gold: Grid, given: Grid = (), matches: Matches = is_whole) -> float:
-    """Progress beyond a copy of `given` or a constant grid, whichever has more correct cells."""
+    """Return the progress beyond a copy of `given` or a constant grid, whichever has more correct cells."""
     found, shape = rows(answer, sum(map(len, gold))), list(map(len, gold))
     if list(map(len, found)) != shape:
         return 0.0
@@ -143,7 +145,8 @@ def grade_grid(answer: str, gold: Grid, given: Grid = (), matches: Matches = is_
 
 
 def grade_line(answer: str, gold: Sequence[int], given: Sequence[int]) -> float:
-    """`grade_grid` for a flat list, with or without brackets, on one or several lines."""
+    """Grade a flat list in the same way as `grade_grid`. The list may have brackets, and may be on one or several
+    lines."""
     found = flat(rows(answer, len(gold)))
     return _graded(found, gold, given, is_whole) if len(found) == len(gold) else 0.0
 
@@ -155,5 +158,5 @@ def _graded(cells: Sequence[str], gold: Sequence[Any], given: Sequence[Any], mat
 
 
 def flat(grid: Sequence[Sequence[T]]) -> list[T]:
-    """The cells, row by row."""
+    """Return the cells, row by row."""
     return [cell for row in grid for cell in row]

@@ -1,7 +1,7 @@
 r"""Parser for formulas in model output, such as `-3*x**2`, `2x(x + 1)`, `\frac{1}{2} e^{2x}` or `ln|x| + C`.
 
 `parse` supports numbers, the caller's variables, `+ - * / ^ **`, brackets of any kind, implicit products (`2x`, but not
-`x2` or `2 3`), `|x|`, the functions of `FUNCTIONS`, the constants `e` and `pi`, and some LaTeX. Anything else raises
+`x2` or `2 3`), `|x|`, the functions in `FUNCTIONS`, the constants `e` and `pi`, and some LaTeX. Any other syntax raises
 `forms.Unreadable`. Parsing does not evaluate anything. A tree has at most `MAX_TOKENS` leaves and a bounded depth, so
 walking it takes bounded time. `exact` evaluates a tree that contains only the four arithmetic operations.
 """
@@ -37,7 +37,7 @@ Node = tuple[Any, ...]
 - `("number", text)`: digits as written, possibly with a decimal point
 - `("name", text)`: one of the caller's variables
 - `("constant", text)`: `e` or `pi`
-- `("sum", *terms)`: two or more terms; a subtracted one is a `"negative"` node
+- `("sum", *terms)`: two or more terms; a subtracted term is a `"negative"` node
 - `("product", *factors)`: two or more factors; a divisor is an `"inverse"` node
 - `("negative", operand)`, `("inverse", operand)`, `("power", base, exponent)`, `("call", function, argument)`
 """
@@ -47,7 +47,7 @@ def parse(text: str, variables: Collection[str] = (), *, bounded: bool = True) -
     """Parse a formula. A name in `variables` takes precedence over a constant or function with the same name.
 
     Unless `bounded` is False, text longer than `MAX_CHARS` characters or `MAX_TOKENS` tokens is unreadable. Pass
-    `bounded=False` only for text that comes from entries or whose length is limited elsewhere.
+    `bounded=False` only for text from entries, or if the text's length is limited elsewhere.
     """
     if bounded and len(text) > MAX_CHARS:
         raise Unreadable
@@ -63,8 +63,8 @@ def parse(text: str, variables: Collection[str] = (), *, bounded: bool = True) -
 
 
 def _plain(text: str) -> str:
-    """`text` with digits, operators and exponents in ASCII, LaTeX commands as plain names or symbols, and parentheses
-    for all brackets."""
+    """Return `text` with digits, operators and exponents in ASCII, LaTeX commands as plain names or symbols, and
+    parentheses for all brackets."""
     text = _RAISED.sub(lambda run: f"**{run[0].translate(_SUPERSCRIPTS)}", text)
     text = forms.plain_digits(text).translate(_SIGNS)
     text = _COMMAND.sub(
@@ -75,15 +75,14 @@ def _plain(text: str) -> str:
 
 @lru_cache(maxsize=256)
 def _token(variables: frozenset[str]) -> re.Pattern[str]:
-    """Matches a number, name or operator, or any other character, which the parser rejects. In a run of letters, each
-    token is the longest name that matches, so `xsin` becomes `x`, `sin`."""
+    """Return a pattern that matches a number, name or operator, or any other character, which the parser rejects. In a
+    run of letters, each token is the longest name that matches, so `xsin` becomes `x` and `sin`."""
     names = sorted(variables | _KNOWN, key=lambda name: (-len(name), name))
     return re.compile(rf"{'|'.join(map(re.escape, names))}|\d+(?:\.\d*)?|\.\d+|\*\*|\S")
 
 
 class _Parser:
-    """Recursive-descent parser with Python's precedence. Implicit products have the same precedence as explicit
-    ones."""
+    """Recursive-descent parser with Python's precedence. Implicit and explicit products have the same precedence."""
 
     def __init__(self, tokens: list[str], variables: frozenset[str]) -> None:
         self.tokens = ["", *reversed(tokens)]  # the next token is the last item
@@ -91,7 +90,7 @@ class _Parser:
         self.depth = 0
 
     def take(self, *wanted: str) -> str:
-        """Consume the next token if it is one of `wanted`, and return the empty string otherwise."""
+        """Consume and return the next token if it is one of `wanted`. Otherwise, return the empty string."""
         return self.tokens.pop() if self.tokens[-1] in wanted else ""
 
     def need(self, token: str) -> None:
@@ -166,7 +165,7 @@ class _Parser:
         return self.primary()
 
     def call(self, function: str) -> Node:
-        """Parse what follows the function's name: `(x)`, `|x|`, `^2(x)`, `^{-1}(x)`, ` x`, ` 2x`."""
+        """Parse the tokens that follow a function's name: `(x)`, `|x|`, `^2(x)`, `^{-1}(x)`, ` x`, ` 2x`."""
         exponent: Node | None = None
         if self.take("^", "**"):
             exponent = self.primary()
@@ -195,7 +194,8 @@ def _joined(kind: str, parts: list[Node]) -> Node:
 
 
 def exact(node: Node, values: Mapping[str, Fraction] | None = None) -> Fraction:
-    """Evaluate a tree of numbers, names in `values` and the four operations. Raises ValueError for any other node."""
+    """Evaluate a tree of numbers, names in `values` and the four arithmetic operations. Raises ValueError for any other
+    node."""
     match node:
         case ("number", text):
             return Fraction(text)
@@ -218,9 +218,9 @@ def exact(node: Node, values: Mapping[str, Fraction] | None = None) -> Fraction:
 
 @lru_cache(maxsize=256)
 def exact_value(text: str) -> Fraction | None:
-    """Evaluate an expression of any length from the library. Returns None if it divides by zero.
+    """Evaluate an expression of any length from the library. Returns None if the expression divides by zero.
 
-    Raises ValueError if it contains anything but numbers, brackets and the four operations.
+    Raises ValueError if the expression contains anything but numbers, brackets and the four arithmetic operations.
     """
     try:
         return exact(parse(text, bounded=False))

@@ -1,8 +1,9 @@
 """Helpers that ignore harmless differences in form, such as the wrapping around an answer or the notation of numbers
 and lists.
 
-The text comes from a model and is never evaluated. Every function runs in time linear in the text's length, which
-callers limit. A function that cannot read the text raises `Unreadable`, which `graders.grade` counts as a wrong answer.
+The text comes from a model and is never evaluated as code. Every function runs in time linear in the text's length,
+which callers limit. A function that cannot parse the text raises `Unreadable`, which `graders.grade` counts as a wrong
+answer.
 """
 
 import math
@@ -37,7 +38,7 @@ _INVISIBLE = "\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
 _POWER = re.compile(r"(?<=[\w)\]}])\*\*(?=[\w({+-])")
 _QUOTES = [('"', '"'), ("'", "'"), ("“", "”"), ("‘", "’"), ("„", "“"), ("«", "»")]
 _OPENING = frozenset("`\\$*_[" + "".join(start for start, _ in _QUOTES))
-"""First characters of everything an answer can be wrapped in."""
+"""First characters of all wrappings that an answer can have."""
 _LABEL = re.compile(
     r"\*{0,2}(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+)?(?:(?:final|correct)\s+)?answer\*{0,2}(?:\s+is\b:?|\s*[:=])\*{0,2}",
     re.IGNORECASE,
@@ -64,11 +65,11 @@ _FRACTION = re.compile(r"([+-]?)\s*\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 
 
 class Unreadable(ValueError):
-    """The text is not in the form that a function reads, so it is not an answer."""
+    """The text is not in the form that a function expects, so it does not count as an answer."""
 
 
 def attempt(read: Callable[[str], T], text: str) -> T | None:
-    """The result of `read` for the text, or None if the text is unreadable."""
+    """Return the result of `read` for the text, or None if the text is unreadable."""
     try:
         return read(text)
     except Unreadable:
@@ -76,7 +77,7 @@ def attempt(read: Callable[[str], T], text: str) -> T | None:
 
 
 def matched(pattern: re.Pattern[str], text: str) -> re.Match[str]:
-    """The pattern's match, which must cover the whole text."""
+    """Match the pattern against the entire text. Raises `Unreadable` if it does not match."""
     match = pattern.fullmatch(text)
     if match is None:
         raise Unreadable
@@ -84,8 +85,8 @@ def matched(pattern: re.Pattern[str], text: str) -> re.Match[str]:
 
 
 def candidates(answer: str, *, label: bool = False, quotes: bool = True, brackets: bool = True) -> list[str]:
-    """Distinct texts for a grader to try: the answer as it is, the answer without its wrapping, and the answer without
-    optional parts.
+    """Return the distinct texts for a grader to try: the original answer, the answer without its wrapping, and the
+    answer without optional parts.
 
     The optional parts are a final period and, depending on the options, quotes around the whole answer (`quotes`), the
     brackets of a one-element list (`brackets`), and a preceding `The answer is` (`label`).
@@ -108,7 +109,8 @@ def candidates(answer: str, *, label: bool = False, quotes: bool = True, bracket
 
 
 def unwrap(text: str) -> str:
-    r"""`text` without surrounding whitespace, code fences, `\boxed{}`, `\text{}`, `$...$`, or bold or italic marks."""
+    r"""Return `text` without surrounding whitespace, code fences, `\boxed{}`, `\text{}`, `$...$`, or bold or italic
+    marks."""
     text = _stripped(text)
     for _ in range(_MAX_LAYERS):
         text = _unwrapped(text) or text
@@ -120,7 +122,7 @@ def _stripped(text: str) -> str:
 
 
 def _unwrapped(text: str) -> str | None:
-    """`text` without its outermost wrapping and whitespace, or None if it is not wrapped."""
+    """Return `text` without its outermost wrapping and whitespace, or None if it is not wrapped."""
     if text.startswith(_FENCE) and text.endswith(_FENCE) and len(text) > 2 * len(_FENCE):
         return _unfenced(text[len(_FENCE) : -len(_FENCE)]) or None
     if (command := _COMMAND.match(text)) and text.endswith("}"):
@@ -130,8 +132,8 @@ def _unwrapped(text: str) -> str | None:
 
 
 def _inside(text: str, marks: Sequence[tuple[str, str]]) -> str | None:
-    """`text` without the first of `marks` that surrounds it, or None if the mark also occurs inside, because the text
-    then has several marked parts."""
+    """Return `text` without the first of `marks` that surrounds it. Return None if no mark surrounds the text, or if
+    the mark also occurs inside, because the text then has several marked parts."""
     for start, end in marks:
         if len(text) > len(start + end) and text.startswith(start) and text.endswith(end):
             inner = text[len(start) : -len(end)].strip()
@@ -142,18 +144,21 @@ def _inside(text: str, marks: Sequence[tuple[str, str]]) -> str | None:
 
 
 def _without_period(text: str) -> str | None:
-    """`text` without its final period, or None for an ellipsis, which marks an incomplete answer."""
+    """Return `text` without its final period, or None if it does not have one or ends in an ellipsis, which marks an
+    incomplete answer."""
     return text[:-1].rstrip() if text.endswith(".") and not text.endswith("...") and text.strip(".") else None
 
 
 def _without_label(text: str) -> str | None:
-    """`text` without a preceding `Answer:`, `The final answer is` or a similar label."""
+    """Return `text` without a leading `Answer:`, `The final answer is` or similar label, or None if it does not have a
+    label."""
     label = _LABEL.match(text)
     return text[label.end() :].strip() or None if label else None
 
 
 def _without_quotes(text: str) -> str | None:
-    """`text` without surrounding quotes, or None if it contains other quotes, unless it is a list or dictionary."""
+    """Return `text` without surrounding quotes, or None if it is not quoted or contains other quotes. A quoted list or
+    dictionary may contain other quotes."""
     inner = text[1:-1].strip()
     if inner[:1] + inner[-1:] in ("[]", "{}") and (text[0], text[-1]) in _QUOTES:
         return inner
@@ -161,13 +166,14 @@ def _without_quotes(text: str) -> str | None:
 
 
 def _without_brackets(text: str) -> str | None:
-    """The only element of a one-element list, or None for other text."""
+    """Return the only element of a one-element list, or None for other text."""
     inner = text[1:-1].strip() if text[:1] + text[-1:] == "[]" else ""
     return None if not inner or re.search(r"[\[\],;\n]", inner) else inner
 
 
 def _unfenced(inner: str) -> str:
-    """The content of a code block without the language name. Empty if it is blank or there are several blocks."""
+    """Return the content of a code block without the language name, or "" if the content is blank or there are several
+    blocks."""
     if _FENCE in inner:
         return ""
     first, _, rest = inner.partition("\n")
@@ -201,7 +207,7 @@ def _lines(text: str) -> list[str]:
 
 
 def plain_digits(text: str) -> str:
-    """`text` with decimal digits from any script and all minus signs converted to ASCII. Superscripts are kept.
+    """Return `text` with decimal digits from any script and all minus signs converted to ASCII. Superscripts are kept.
 
     Text with more than `_MAX_SIGNS` distinct non-ASCII digits and signs is returned unchanged because no real answer
     contains that many.
@@ -217,21 +223,21 @@ def plain_digits(text: str) -> str:
 
 
 def plain_thousands(text: str) -> str:
-    r"""`text` with LaTeX thousands separators (`1{,}234`, `1\,234`) replaced by plain commas."""
+    r"""Return `text` with LaTeX thousands separators (`1{,}234`, `1\,234`) replaced by plain commas."""
     return _THOUSANDS.sub(",", text)
 
 
 def ungrouped(text: str) -> str:
-    """`text` without thousands separators, so that `1,234` and `1{,}234` become `1234`."""
+    """Return `text` without thousands separators, so that `1,234` and `1{,}234` become `1234`."""
     return _GROUPS.sub(lambda number: number[0].replace(",", ""), plain_thousands(text))
 
 
 def number(text: str) -> Fraction:
-    """The value of a decimal number such as `-1,234.50`, `.5` or `2e3`, with at most 1,000 digits."""
+    """Parse a decimal number such as `-1,234.50`, `.5` or `2e3`, with at most 1,000 digits."""
     text = text.strip()
     if len(text) > _MAX_DIGITS:
         raise Unreadable
-    if plain := _PLAIN_NUMBER.fullmatch(text):  # this matches nearly all answers, and is ten times as fast
+    if plain := _PLAIN_NUMBER.fullmatch(text):  # matches nearly all answers, ten times as fast as `_NUMBER`
         whole, decimals = plain.groups()
         return Fraction(int(whole + decimals), 10 ** len(decimals)) if decimals else Fraction(int(whole))
     text = plain_thousands(plain_digits(text))
@@ -241,7 +247,7 @@ def number(text: str) -> Fraction:
 
 
 def integer(text: str) -> int:
-    """The value of a whole number such as `4` or `4.0`."""
+    """Parse a whole number such as `4` or `4.0`."""
     if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:  # a fast path for the cells of grids
         return int(text)
     value = number(text)
@@ -251,14 +257,14 @@ def integer(text: str) -> int:
 
 
 def plain_fraction(text: str) -> str:
-    r"""`text` with a LaTeX fraction (`\frac{3}{4}`), or a fraction with a Unicode slash, rewritten as `3/4`."""
+    r"""Return `text` with a LaTeX fraction (`\frac{3}{4}`), or a fraction with a Unicode slash, rewritten as `3/4`."""
     text = text.strip().translate(str.maketrans("\N{FRACTION SLASH}\N{DIVISION SLASH}", "//"))
     latex = _FRACTION.fullmatch(text)
     return "{}{}/{}".format(*latex.groups()) if latex else text
 
 
 def rational(text: str) -> Fraction:
-    r"""The value of a decimal number or of a fraction, such as `3/4`, `-6 / 8` or `\frac{3}{4}`."""
+    r"""Parse a decimal number or a fraction, such as `3/4`, `-6 / 8` or `\frac{3}{4}`."""
     above, slash, below = plain_fraction(text).partition("/")
     divisor = number(below) if slash else 1
     if not divisor:
@@ -270,12 +276,13 @@ def literal(text: str) -> Any:
     """Parse a single JSON or Python literal, which can be a list, a tuple, a dictionary with string or integer keys, a
     string, a number, a boolean or None. Digits may be in any script.
 
-    Anything else is unreadable, including NaN, infinity, duplicate keys, brackets nested more than `MAX_DEPTH` deep,
+    Any other text is unreadable, including NaN, infinity, duplicate keys, brackets nested more than `MAX_DEPTH` deep,
     and numbers with more than 1,000 digits.
 
-    `ast.literal_eval` is not used, because it takes 0.25 s for some texts of 10,000 characters.
+    `ast.literal_eval` is not used because it takes 0.25 s for some texts of 10,000 characters.
     """
-    # Tokens are matched one at a time because matching the rest after an unreadable one would take quadratic time.
+    # Tokens are matched one at a time because matching the rest of the text after an unreadable token would take
+    # quadratic time.
     tokens = chain((match[0] for match in _LITERAL_TOKEN.finditer(plain_digits(text).strip())), [""])
     value = _literal(next(tokens), tokens, 0)
     if next(tokens):
@@ -284,8 +291,8 @@ def literal(text: str) -> Any:
 
 
 def _literal(token: str, tokens: Iterator[str], depth: int) -> Any:
-    """Read the value that starts with `token`."""
-    if token.isdigit() and token.isascii() and len(token) <= _MAX_DIGITS:  # most values in lists and grids
+    """Parse the value that starts with `token`."""
+    if token.isdigit() and token.isascii() and len(token) <= _MAX_DIGITS:  # true for most values in lists and grids
         return int(token)
     if token in _WORDS:
         return _WORDS[token]
@@ -305,7 +312,7 @@ def _literal(token: str, tokens: Iterator[str], depth: int) -> Any:
 
 
 def _group(bracket: str, tokens: Iterator[str], depth: int) -> Any:
-    """Read the rest of a list, tuple or dictionary after its opening bracket. Parentheses around a single item yield
+    """Parse the rest of a list, tuple or dictionary after its opening bracket. Parentheses around a single item yield
     the item itself."""
     if depth > MAX_DEPTH:
         raise Unreadable
@@ -357,11 +364,11 @@ def numbers(text: str) -> list[Fraction]:
 
 
 def parts(text: str) -> list[str]:
-    """Split a sequence at whitespace, commas, bars and arrows. Brackets and quotes are ignored."""
+    """Split a sequence at whitespace, commas, semicolons, bars and arrows. Brackets and quotes are ignored."""
     return text.replace("->", " ").translate(_SEPARATORS).split()
 
 
 def unbracketed(text: str) -> str:
-    """`text` without surrounding whitespace and without one pair of surrounding brackets, if present."""
+    """Return `text` without surrounding whitespace and without one pair of surrounding brackets, if present."""
     text = text.strip()
     return text[1:-1].strip() if text[:1] + text[-1:] in ("[]", "()", "{}") else text

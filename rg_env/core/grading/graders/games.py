@@ -2,8 +2,8 @@
 contains the graders for games whose answer is a list of moves.
 
 Any grid that keeps the givens and obeys all rules is right, even if it is not the stored solution. Any other grid that
-keeps the givens gets partial credit: the share of empty cells that it fills correctly, minus the share that the best
-constant filling would get right (or 0 if that is negative). A grid that changes any of the givens scores 0.
+keeps the givens gets partial credit. The credit is the share of empty cells that the grid fills correctly, minus the
+share that the best constant filling would get right, but at least 0. A grid that changes any of the givens scores 0.
 """
 
 import re
@@ -89,8 +89,8 @@ def survo(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _value(grid: Grid, metadata: dict[str, Any], obeys: Callable[[Grid], bool]) -> float:
-    """Return 1.0 for a grid that keeps the givens and `obeys` the rules, otherwise the partial credit described in the
-    module docstring."""
+    """Return 1.0 for a grid that keeps the givens and `obeys` the rules, and the partial credit described in the module
+    docstring for any other grid."""
     boards = map(common.flat, (grid, metadata["puzzle"], metadata["solution"]))
     cells = list(zip(*boards, strict=True))
     if any(cell != given for cell, given, _ in cells if given):
@@ -104,9 +104,9 @@ def _value(grid: Grid, metadata: dict[str, Any], obeys: Callable[[Grid], bool]) 
 
 
 def _grid(text: str, n_rows: int, n_columns: int, one_digit: bool = True) -> Grid:
-    """Read the grid as rows of whole numbers, with 0 for a blank (`_`). A grid of another size is unreadable.
+    """Parse the grid into rows of whole numbers, with 0 for a blank (`_`). A grid of any other size is unreadable.
 
-    With `one_digit`, the digits in a row do not need separators. Lines drawn between rows are skipped.
+    With `one_digit`, the digits in a row do not need separators. Separator lines between rows are skipped.
     """
     rows = [row for row in common.rows(text, n_rows * n_columns) if set("".join(row)) - set("-+=:")]
     if one_digit:
@@ -131,7 +131,7 @@ def _is_latin(grid: Grid) -> bool:
 
 
 def _weights(lines: Grid) -> list[int]:
-    """For each line, the sum of the positions of its ones. Positions are counted from 1."""
+    """Return the sum of the positions of the ones in each line. Positions are counted from 1."""
     return [sum(position for position, cell in enumerate(line, start=1) if cell) for line in lines]
 
 
@@ -162,8 +162,9 @@ def n_queens(answer: str, entry: Entry, config: Config) -> float:
 def tsumego(answer: str, entry: Entry, config: Config) -> float:
     """Accept a move that captures the most white stones.
 
-    The stones that the library adds at random may give the white group another liberty. If the stored move then
-    captures nothing, either another move is right (see `graders.gold`), or the question has no answer and is left out.
+    The stones that the library adds at random may give the white group another liberty. If the stored move captures
+    nothing for this reason, either another move is right (see `graders.gold`), or the question has no answer and is
+    excluded.
     """
     board = entry["metadata"]["board"]
     move, taken = _point(answer, len(board)), captures(board)
@@ -173,13 +174,14 @@ def tsumego(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _point(text: str, size: int) -> Point:
-    """Row and column, counted from the top left, of a point such as `C4`, whose row number counts from the bottom."""
+    """Parse a point such as `C4`, with rows numbered from the bottom, into its row and column counted from the top
+    left."""
     match = forms.matched(_MOVE, forms.plain_digits(text.strip()))
     return size - int(match[2]), ord(match[1].upper()) - ord("A")
 
 
 def captures(board: list[list[str]]) -> dict[Point, int]:
-    """The number of white stones captured by each capturing move. A move captures the white groups whose last
+    """Return the number of white stones captured by each capturing move. A move captures the white groups whose last
     liberty it fills."""
     size = len(board)
     left = {(r, c) for r in range(size) for c in range(size) if board[r][c] == "O"}
@@ -213,7 +215,7 @@ _FOUR_OPERATIONS = ("number", "negative", "inverse", "sum", "product")
 
 
 def _made_of(answer: str, numbers: Collection[int], target: int) -> Node:
-    """The parsed expression, which must use exactly the given numbers, each once, and equal the target.
+    """Parse an expression, which must use exactly the given numbers, each once, and equal the target.
 
     The numbers are compared before anything is computed, so an answer cannot cause expensive arithmetic.
     """
@@ -233,7 +235,7 @@ def _made_of(answer: str, numbers: Collection[int], target: int) -> Node:
 
 
 def _parts(node: Node) -> Iterator[Node]:
-    """The node and its descendants, except those of powers and functions."""
+    """Yield the node and its descendants, except the descendants of powers and functions."""
     yield node
     if node[0] in _FOUR_OPERATIONS[1:]:
         for part in node[1:]:
@@ -241,7 +243,7 @@ def _parts(node: Node) -> Iterator[Node]:
 
 
 def _operators(node: Node) -> set[str]:
-    """The operations used in the expression."""
+    """Return the operations used in the expression."""
     used = set()
     for kind, *parts in _parts(node):
         if kind in ("negative", "inverse"):
@@ -254,7 +256,8 @@ def _operators(node: Node) -> set[str]:
 
 
 def countdown(answer: str, entry: Entry, config: Config) -> float:
-    """Accept an expression that uses each given number once and equals the target, with or without `= target` after it.
+    """Accept an expression that uses each given number once and equals the target, with or without a trailing
+    `= target`.
 
     Every wording of the question requires all numbers.
     """

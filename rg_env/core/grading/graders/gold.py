@@ -1,12 +1,13 @@
-"""The gold answer to an entry: the stored answer, or the right one if the library stores a wrong answer or none at all.
+"""The gold answer to an entry: the stored answer, or the right answer if the library stores a wrong answer or no
+answer.
 
     gold_answer("rush_hour", entry)                     # solved here, because the library does not store an answer
     corrected("mahjong_puzzle", entry)["answer"]        # the last round's result under the question's rules
 
 Graders receive the entry that `corrected` returns, so they reward the right answer even if a wrong one is stored.
 Questions whose right answer is unclear or does not exist never become rows (see `core.tasks.library_fixes.left_out`).
-The solvers in `tests/helpers/solvers` answer questions from their text alone, to determine which stored answers are
-wrong and how often.
+To determine which stored answers are wrong and how often, the solvers in `tests/helpers/solvers` answer questions from
+the questions' text alone.
 """
 
 import json
