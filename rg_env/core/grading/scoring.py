@@ -1,20 +1,20 @@
 """Score completions: extract the answer and call the task's grader. All scoring goes through this module.
 
-A `Rollout` is one completion for one row, and is the input to reward functions. Its answer is extracted and scored
-once, on first use.
+A `Rollout` is one completion for one row, and is the input to reward functions. A rollout's answer is extracted and
+scored once, on first use.
 
-Wrong, missing, overlong, timed-out and ungradable answers do not raise an exception. Instead, each kind has its own
-status. Only an invalid `info` raises an exception.
+Wrong, missing, overlong, timed-out and ungradable answers do not raise an exception; each kind has its own status. Only
+an invalid `info` raises an exception.
 
 The `grading` key of a row's `info` sets the kind of grading:
 
 - "hardened" (the default): right or wrong, as judged by rg_env's own graders;
 - "partial": the same graders, with partial credit for real progress;
-- "upstream": the library's own formulas, for comparison with published numbers. They run in worker processes that can
-  be killed.
+- "upstream": the library's own formulas, for comparison with published numbers. These formulas run in worker processes
+  that can be killed.
 
-The user's own tasks are graded by their `score_answer`, also in a worker. With "hardened", its value is reduced to
-right or wrong.
+The user's own tasks are graded by their `score_answer` method, which also runs in a worker. With "hardened", the
+method's value is reduced to right or wrong.
 """
 
 import asyncio
@@ -44,8 +44,8 @@ Grading = Literal["hardened", "partial", "upstream"]
 _GRADINGS = get_args(Grading)
 
 MAX_ANSWER_CHARS = 10_000
-"""Maximum length of an answer in characters, or twice the gold answer's length if that is more. This limits the time
-for grading."""
+"""Maximum length of an answer in characters, or twice the gold answer's length if that is more. The limit bounds the
+time for grading."""
 CORRECT_FROM = 1 - 1e-6
 """Minimum value of a correct answer (some library formulas return 0.9999999)."""
 UPSTREAM_WALL_S = 1.0
@@ -69,13 +69,13 @@ class Score:
     status: Status
     task: str
     detail: str = ""
-    """The reason why the answer could not be graded. Empty otherwise."""
+    """The reason why the answer could not be graded, or "" if it was graded."""
     progress: float | None = None
     """Value in [0, 1] returned by the grader of the user's own task, regardless of `grading`. None for other tasks."""
 
 
 def task_of(info: Mapping[str, Any]) -> str:
-    """The task name that results use for a row with this `info`."""
+    """Return the task name that results use for a row with this `info`."""
     return str(info.get("rg_task") or info.get(OWN_TASK) or UNNAMED_TASK)
 
 
@@ -88,12 +88,12 @@ def score(completion: object, info: Mapping[str, Any] | str) -> Score:
 
 
 def score_extraction(extraction: Extraction, info: Mapping[str, Any] | str) -> Score:
-    """The same as `score`, but for callers that have already extracted the answer."""
+    """Score an answer that has already been extracted, for the row with this `info`."""
     return _scored(extraction, _row(info))
 
 
 async def score_extraction_async(extraction: Extraction, info: Mapping[str, Any] | str) -> Score:
-    """The same as `score_extraction`, but does not block the event loop while a worker grades the answer."""
+    """Score an extracted answer without blocking the event loop while a worker grades the answer."""
     row = _row(info)
     if not in_worker(row.task, row.grading):
         return _scored(extraction, row)
@@ -101,7 +101,8 @@ async def score_extraction_async(extraction: Extraction, info: Mapping[str, Any]
 
 
 def score_match(extraction: Extraction, gold: str) -> Score:
-    """Score an answer to one of the user's own questions. It is right if it has the `same_value` as `gold`."""
+    """Score an answer to one of the user's own questions. The answer is right if `same_value` considers it equal to
+    `gold`."""
     answer = extraction.answer
     if answer is not None and not gold.strip():
         return Score(0.0, answer, "ungradable", UNNAMED_TASK, "the row has no answer")
@@ -114,10 +115,10 @@ def in_worker(task: str, grading: Grading) -> bool:
 
 
 def partial_score(extraction: Extraction, info: Mapping[str, Any] | str) -> float:
-    """Partial credit in [0, 1] from rg_env's graders, or from the user's grader for the user's own tasks. It is 0.0 if
-    no answer was found.
+    """Return the partial credit in [0, 1] from rg_env's graders, or from the user's grader for the user's own tasks.
+    The credit is 0.0 if no answer was found.
 
-    It does not depend on the row's `grading`.
+    The row's `grading` does not affect this credit.
     """
     row = _row(info)
     found = _scored(extraction, row if is_user_task(row.task) else row._replace(grading="partial"))
@@ -137,22 +138,22 @@ class Rollout:
     info: Mapping[str, Any]
     """The row's `info`, which contains the data for grading."""
     completion_tokens: int | None = None
-    """Number of completion tokens reported by the server, or None if it did not report it."""
+    """Number of completion tokens reported by the server, or None if the server did not report the number."""
     truncated: bool | None = None
     """Whether the token limit ended the completion, or None if this is unknown."""
     token_ids: Sequence[int] = ()
-    """Sampled tokens, including the end-of-sequence token. Empty if unknown."""
+    """Sampled tokens, including the end-of-sequence token; empty if unknown."""
     logprobs: Sequence[float] = ()
-    """Natural logarithms of the probabilities with which `token_ids` were sampled. Empty if unknown."""
+    """Natural logarithms of the probabilities with which `token_ids` were sampled; empty if unknown."""
     row: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """The row, with all of the user's columns. Empty if unknown."""
+    """The row, with all of the user's columns; empty if unknown."""
 
     @property
     def task(self) -> str:
         """The Reasoning Gym task, the name of the user's own data, or `UNNAMED_TASK` for other rows."""
         return task_of(self.info)
 
-    # A `cached_property` is not used, because its lock, which all rollouts share up to Python 3.11, would serialize
+    # A `cached_property` is not used because its lock, which all rollouts share up to Python 3.11, would serialize
     # grading.
     @property
     def extraction(self) -> Extraction:
@@ -176,7 +177,7 @@ class Rollout:
         return found
 
     def with_score(self, score: Score) -> "Rollout":
-        """Set a score that is already known, and return the rollout."""
+        """Set a score that has already been computed, and return the rollout."""
         vars(self)["_score"] = score
         return self
 
@@ -185,7 +186,7 @@ class Rollout:
 
 
 class _Row(NamedTuple):
-    """A row's data for grading. It is read-only because all completions of a group share it."""
+    """A row's data for grading. The data is read-only because all completions of a group share it."""
 
     task: str
     config: dict[str, Any]
@@ -196,7 +197,7 @@ class _Row(NamedTuple):
 
 
 def _row(info: Mapping[str, Any] | str) -> _Row:
-    """Parse `info`. Raises `InputError` if it lacks a key or its JSON is invalid."""
+    """Parse `info`. Raises `InputError` if `info` lacks a key or contains invalid JSON."""
     if isinstance(info, str):
         info = _object(info, "info")
     if not isinstance(info, Mapping):
@@ -221,7 +222,7 @@ def _row(info: Mapping[str, Any] | str) -> _Row:
 
 @lru_cache(maxsize=512)
 def _object(text: str, name: str) -> dict[str, Any]:
-    """A parsed JSON object, cached for all completions of a group."""
+    """Parse a JSON object, and cache it for all completions of a group."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -235,7 +236,7 @@ def _object(text: str, name: str) -> dict[str, Any]:
 
 
 def _ungraded(answer: str | None, gold: str, task: str) -> Score | None:
-    """The score for a completion that never reaches a grader, or None for others."""
+    """Return the score for a completion that never reaches a grader, or None for any other completion."""
     most = max(MAX_ANSWER_CHARS, 2 * len(gold))  # a tower_of_hanoi answer for nine disks has 16,000 characters
     if answer is None:
         return Score(0.0, None, "no_answer", task)
@@ -249,7 +250,7 @@ def _scored(extraction: Extraction, row: _Row) -> Score:
     if ungraded := _ungraded(extraction.answer, str(row.entry["answer"]), row.task):
         return ungraded
     found = (_by_worker if in_worker(row.task, row.grading) else _by_grader)(answer, row)
-    # Several graders do not report an invalid entry.
+    # Several graders do not raise an error for an invalid entry.
     if row.grading != "upstream" and found.status in ("partial", "wrong") and (fault := _fault_of(row)):
         found = _ungradable(row.task, answer, fault)
     if is_user_task(row.task):
@@ -259,16 +260,16 @@ def _scored(extraction: Extraction, row: _Row) -> Score:
 
 
 def _fault_of(row: _Row) -> str:
-    """The reason why the row's own gold answer is not graded as right, or "" if it is."""
+    """Return the reason why the row's own gold answer is not graded as right, or "" if it is graded as right."""
     try:
         return _fault(row.key)
-    except TimeoutError:  # not cached, because the machine may have been busy
+    except TimeoutError:  # not cached because the machine may have been busy
         return "grading the row's own gold answer timed out"
 
 
 @lru_cache(maxsize=256)
 def _fault(key: tuple[str, str, str]) -> str:
-    """Cached so that it runs only once for all wrong answers to an entry."""
+    """Return the result for `_fault_of`, cached so that the check runs only once for all wrong answers to an entry."""
     row = _row(dict(zip(("rg_task", "config", "entry"), key, strict=True)))
     if not is_user_task(row.task):
         return fault_of(row.task, row.config, row.entry)
@@ -293,7 +294,7 @@ def _by_worker(answer: str, row: _Row) -> Score:
         return Score(0.0, answer, "timed_out", row.task, outcome.detail)
     value = outcome.value
     if outcome.status != "ok" or type(value) not in (int, float) or not -math.inf < value < math.inf:
-        return _ungradable(row.task, answer, outcome.detail or f"the grader returned {value!r}")
+        return _ungradable(row.task, answer, outcome.detail or f"the grader must return a finite number, not {value!r}")
     return _valued(row.task, answer, float(min(max(value, 0), 1)))
 
 
@@ -319,7 +320,7 @@ _pool_lock = threading.Lock()
 
 
 def threads() -> ThreadPoolExecutor:
-    """Threads that wait for workers. They outnumber the workers, so no worker stays idle."""
+    """Return the threads that wait for workers. There are more threads than workers, so no worker stays idle."""
     return _threads_of(os.getpid())
 
 
@@ -329,7 +330,8 @@ def _threads_of(pid: int) -> ThreadPoolExecutor:
 
 
 def _worker_pool(task: str) -> WorkerPool:
-    """This process's worker pool for `task`. For a user's own task, its workers have imported the user's code.
+    """Return this process's worker pool for `task`. For a user's own task, the pool's workers have imported the user's
+    code.
 
     A pool is started on first use because starting it takes seconds. A forked process cannot use its parent's pool.
     """

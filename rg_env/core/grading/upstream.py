@@ -1,9 +1,10 @@
 """The library's own score formulas, for comparison with published numbers, and the graders for the user's own tasks.
-They run in a worker process (`core.grading.workers`).
+These formulas and graders run in a worker process (`core.grading.workers`).
 
-For nine tasks, the library's graders execute the answer as code. For these tasks, this module parses the answer itself,
-as a literal or expression of limited size, and applies the library's formula. The other graders are called on a cached
-dataset for each (task, config), because some read the dataset's state, such as word lists or tolerances.
+For nine tasks, the library's graders execute the answer as code. For these nine tasks, this module parses the answer
+itself, as a literal or expression of limited size, and applies the library's formula. The library's other graders are
+called on a cached dataset for each (task, config) because some use the dataset's state, such as word lists or
+tolerances.
 """
 
 import json
@@ -32,7 +33,7 @@ def prepare(sources: Mapping[str, str]) -> None:
 
 
 def grade(task: str, config: Mapping[str, Any], entry: Mapping[str, Any], answer: str) -> float:
-    """The library's score, computed by `_FORMULAS` where the library's own grader is unsafe. Errors in the grader
+    """Return the library's score, computed by `_FORMULAS` if the library's own grader is unsafe. Errors in the grader
     propagate."""
     formula = _FORMULAS.get(task)
     if formula is None:
@@ -41,7 +42,7 @@ def grade(task: str, config: Mapping[str, Any], entry: Mapping[str, Any], answer
 
 
 def library_grade(task: str, config: Mapping[str, Any], entry: Mapping[str, Any], answer: str) -> float:
-    """The library's unmodified score for `answer`. Errors in the library propagate."""
+    """Return the library's unmodified score for `answer`. Errors in the library propagate."""
     if task in _TUPLES_WANTED:
         output = tuple(tuple(row) for row in entry["metadata"]["output"])
         entry = {**entry, "metadata": {**entry["metadata"], "output": output}}
@@ -58,8 +59,8 @@ def _dataset(task: str, config_json: str) -> Any:
 
 
 def _listed(right: Callable[[Mapping[str, Any]], list[str]], as_text: Callable[[Any], str], share: float) -> _Formula:
-    """A formula that returns 1.0 for any of the `right` texts, and `share` for a Python literal that `as_text` converts
-    to one of them."""
+    """Return a formula that scores 1.0 for any of the `right` texts, and `share` for a Python literal that `as_text`
+    converts to one of these texts."""
 
     def formula(answer: str, entry: Mapping[str, Any], config: Mapping[str, Any]) -> float:
         texts = right(entry)

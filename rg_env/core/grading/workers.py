@@ -4,27 +4,30 @@
         outcome = pool.call("42", {"answer": "41"})
         if outcome.status == "ok": ...                         # else "raised", "timed_out" or "died"
 
-The function is imported in fresh interpreters and called with JSON values over pipes. This requires neither a fork nor
-a `__main__` guard. Pickle is never used, so a compromised worker may return a wrong value, but cannot run code in the
-parent. Arguments and values are converted to JSON and back, so tuples become lists, keys become strings, and NaN is
-preserved. If a call takes longer than `wall_s` seconds, its worker and the worker's whole process group are killed, and
-a warm spare replaces the worker. If something else kills a worker (such as the kernel when memory runs out), the
-worker's call is retried once. The overhead of a call is 0.1 to 0.2 ms.
+The function is imported in fresh interpreters and called with JSON values over pipes. Starting workers requires neither
+a fork nor a `__main__` guard. Pickle is never used, so a compromised worker may return a wrong value but cannot run
+code in the parent. Arguments and values are converted to JSON and back, so tuples become lists, keys become strings,
+and NaN is preserved. If a call takes longer than `wall_s` seconds, its worker and the worker's whole process group are
+killed, and a warm spare replaces the worker. If anything else kills a worker, such as the kernel when memory runs out,
+the worker's call is retried once. The overhead of a call is 0.1 to 0.2 ms.
 
-Workers are confined. They have a minimal environment without API keys, and no output except their value. Memory, CPU
-time, file size (0), open files, processes and core dumps are limited. An empty, read-only folder serves as the home and
-working directory. An audit hook forbids starting processes, signaling other processes, using sockets, reading /proc,
-and writing, moving or deleting files.
+Workers are confined: they have a minimal environment without API keys, and produce no output except their values.
+Memory, CPU time, file size (0), open files, processes and core dumps are limited. An empty, read-only folder serves as
+the home and working directory. An audit hook forbids starting processes, signaling other processes, using sockets,
+reading /proc, and writing, moving or deleting files.
 
-This protects against accidents and model output, but not against a determined attacker, because it is **not a
-sandbox**. Python code can deliberately bypass the hook and then corrupt later calls in that worker. Other limitations:
-- On macOS, the memory limit does not apply, because the kernel does not support it. Only the wall-time limit bounds
-  memory use.
+Confinement protects against accidents and model output. It is **not a sandbox**, so it does not protect against a
+determined attacker. Python code can deliberately bypass the hook and then corrupt later calls in that worker.
+Confinement has further limitations:
+
+- On macOS, the kernel does not support the memory limit, so only the wall-time limit bounds memory use.
 - For root (in most containers), the process limit and the folder's mode do not apply, but the audit hook still does.
 - For other users, the process limit is 0. On Linux, threads count as processes, so a target cannot start threads.
 - On all systems, files can be read, and a child process that bypassed the hook and left the process group outlives its
-worker. If the parent is killed, idle workers exit immediately (when their input ends), and busy ones at most a second
-after their time limit. Their empty folder then remains in the temporary directory.
+  worker.
+
+If the parent is killed, idle workers exit immediately (when their input ends), and busy workers exit at most a second
+after their time limit. The workers' empty folder then remains in the temporary directory.
 """
 
 import atexit
@@ -50,8 +53,8 @@ from rg_env.core.processes import JsonProcess, ProcessEndedError, bare_environme
 from rg_env.errors import InputError, RGEnvError
 
 MAX_REPLY_BYTES = 65_536
-"""Maximum size of a value as JSON, in bytes. A larger value counts as raised. The limit is low because reading a reply
-holds the GIL."""
+"""Maximum size of a value as JSON, in bytes. A call that returns a larger value has the status "raised". The limit is
+low because reading a reply holds the GIL."""
 MAX_REQUEST_BYTES = 16 * 2**20
 """Maximum size of a call's arguments as JSON, in bytes. Encoding over about 1 MB holds the GIL for more than 5 ms."""
 DETAIL_CHARS = 300
@@ -63,19 +66,20 @@ class Outcome:
     """A call's result."""
 
     status: Literal["ok", "raised", "timed_out", "died"]
-    """ok: the target returned. raised: it raised an exception, or its value is not JSON or is too large. timed_out:
-    the worker was killed at the wall-time limit. died: the worker ended or violated the protocol during the call
-    (twice, if it was killed externally), or no worker could be started."""
+    """ok: the target returned. raised: the target raised an exception, or its value is not JSON or is too large.
+    timed_out: the worker was killed at the wall-time limit. died: the worker ended or violated the protocol during the
+    call (twice, if it was killed externally), or no worker could be started."""
     value: Any = None
     """The target's value after a round trip through JSON, or None if `status` is not ok. The value is untrusted, so
     check its type."""
     detail: str = ""
-    """The reason on one line of at most a few hundred characters. Empty if `status` is ok."""
+    """The reason for a status other than ok, on one line of at most a few hundred characters. Empty if `status` is
+    ok."""
 
 
 class Worker:
-    """The parent's side of one worker. Only the thread that holds the worker may use it, except for
-    `process.signal_kill`."""
+    """The parent's side of one worker. Only the thread that has taken the worker from the pool may use it, except to
+    call `process.signal_kill`."""
 
     def __init__(self, target: str, settings: bytes, environment: dict[str, str], start_s: float) -> None:
         self._target = target
@@ -120,9 +124,10 @@ class WorkerPool:
     """A pool of worker processes that call `target` ("module:function"), with one spare to replace a killed worker.
 
     Args:
-        workers: maximum number of concurrent calls. By default, the number of CPUs, but at most 4.
+        workers: maximum number of concurrent calls. The default is the number of CPUs, but at most 4.
         wall_s: time limit per call in seconds, not counting the wait for a free worker.
-        memory_mb: MiB of address space available to calls, in addition to that of the imported target (Linux only).
+        memory_mb: MiB of address space available to calls, in addition to the space used by the imported target (Linux
+            only).
         warmup: "module:function", called with `warmup_args` in each new worker before the limits apply.
         start_s: time limit for importing the target and warming up, in seconds.
 
@@ -153,7 +158,7 @@ class WorkerPool:
         self._closed = False
         self._slots = threading.Semaphore(workers)
         self._idle: deque[Worker] = deque()
-        """Idle workers. The most recently used one is taken first, and new ones are added at the other end."""
+        """Idle workers. The most recently used worker is taken first, and new workers are added at the other end."""
         self._all: set[Worker] = set()
         self._folder = tempfile.mkdtemp(prefix="rg-env-worker-")
         os.chmod(self._folder, 0o500)
@@ -220,7 +225,7 @@ class WorkerPool:
         return RGEnvError(f"the worker pool for {self.target} is closed")
 
     def _called(self, request: bytes) -> tuple[Outcome, bool]:
-        """A request's outcome, and whether to retry it because its worker was killed externally."""
+        """Return a request's outcome, and whether to retry the request because its worker was killed externally."""
         try:
             worker = self._taken()
         except (RGEnvError, OSError) as error:
@@ -241,7 +246,7 @@ class WorkerPool:
         return outcome, was_killed and not self._closed
 
     def _taken(self) -> Worker:
-        """A ready worker. Replaces idle and starting workers that were killed externally."""
+        """Return a ready worker, after replacing any idle or starting workers that were killed externally."""
         failed = RGEnvError("every worker was killed")
         for _ in range(self.workers + 2):
             if self._closed:
@@ -286,7 +291,7 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 def serve() -> NoReturn:
-    """The main function of a worker: receive the settings, report that it is ready, and then answer each request."""
+    """Run a worker: receive the settings, report that the worker is ready, and then answer each request."""
     parent = ParentPipe()
     target, warmup, warmup_args, wall_s, memory_mb, start_s = parent.receive()
     signal.setitimer(signal.ITIMER_REAL, start_s + _ALARM_MARGIN_S)
@@ -303,8 +308,8 @@ def serve() -> NoReturn:
     parent.send(["ok", None])
     while True:
         request = parent.receive()
-        # The parent kills the worker after wall_s. This limit applies if the parent is gone. The signal works even if
-        # the GIL is held.
+        # The parent kills the worker after `wall_s`. If the parent is gone, this alarm ends the worker, even if the GIL
+        # is held.
         signal.setitimer(signal.ITIMER_REAL, wall_s + _ALARM_MARGIN_S)
         cpu_s = math.ceil(time.process_time() + wall_s) + 2  # CPU time counts from the start of the process
         _limit(resource.RLIMIT_CPU, cpu_s, is_final=False)
@@ -327,11 +332,11 @@ def _imported(name: str) -> Callable[..., Any]:
 
 
 def _confine(memory_mb: int) -> None:
-    """Apply the limits. Call this after all imports, which write bytecode and need more files and memory than calls
-    do."""
+    """Apply the limits. Call this function after all imports, which write bytecode and need more files and memory than
+    calls do."""
     sys.dont_write_bytecode = True
     limits = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_NOFILE, _OPEN_FILES)]
-    if os.geteuid() != 0:  # the limit does not apply to root
+    if os.geteuid() != 0:  # the process limit does not apply to root
         limits.append((resource.RLIMIT_NPROC, 0))
     if sys.platform == "linux":
         with open("/proc/self/statm") as file:
@@ -349,7 +354,7 @@ def _limit(which: int, value: int, *, is_final: bool = True) -> None:
 
 
 def _refuse(event: str, args: tuple[Any, ...]) -> None:
-    """The audit hook, which raises PermissionError for operations that a pure function does not need."""
+    """Raise PermissionError, as the audit hook, for operations that a pure function does not need."""
     if event == "open":
         path, _, flags = args
         if isinstance(path, int) or path is None:
@@ -358,7 +363,7 @@ def _refuse(event: str, args: tuple[Any, ...]) -> None:
         if not flags & _WRITES and not where.startswith("/proc/"):  # /proc exposes the parent's environment
             return
     elif event in _OS_ALLOWED or not event.startswith(_REFUSED) or (event, args[:1]) == ("os.killpg", (0,)):
-        return  # `ParentPipe` uses this to kill its own process group
+        return  # `ParentPipe` uses `os.killpg` to kill its own process group
     raise PermissionError(f"{event} is not allowed in a worker")
 
 

@@ -42,11 +42,11 @@ def corrected(task: str, entry: Entry, config: Config = NO_OPTIONS) -> Entry:
 
 
 def aiw(entry: Entry, config: Config) -> str:
-    """The number of Matilda's female colleagues. She belongs to two circles. The count includes the woman at the center
-    of the first circle, but not Matilda herself.
+    """Return the number of Matilda's female colleagues. Matilda belongs to two circles. The number includes the woman
+    at the center of the first circle, but not Matilda herself.
 
-    The library counts Matilda as her own colleague in the first circle. It ignores the second circle, although the
-    question states that the members of each circle are all colleagues of each other.
+    The library counts Matilda as her own colleague in the first circle. The library also ignores the second circle,
+    although the question states that the members of each circle are all colleagues of each other.
     """
     women = re.findall(r"\b(\d+) female colleagues", entry["question"])
     if len(women) != 2:
@@ -55,8 +55,8 @@ def aiw(entry: Entry, config: Config) -> str:
 
 
 def basic_arithmetic(entry: Entry, config: Config) -> str:
-    """The exact value of the expression, which is a fraction if a division leaves a remainder. The library discards
-    remainders. With `allow_parentheses=False`, it also ignores precedence."""
+    """Return the exact value of the expression, which is a fraction if a division leaves a remainder. The library
+    discards remainders. With `allow_parentheses=False`, the library also ignores operator precedence."""
     exact = exact_value(entry["metadata"]["expression"])
     return (
         str(entry["answer"]) if exact is None or exact == forms.attempt(forms.number, entry["answer"]) else str(exact)
@@ -64,8 +64,8 @@ def basic_arithmetic(entry: Entry, config: Config) -> str:
 
 
 def tsumego(entry: Entry, config: Config) -> str:
-    """The move that captures the most stones, which may differ from the stored one because the library adds stones
-    at random."""
+    """Return the move that captures the most stones, which may differ from the stored move because the library adds
+    stones at random."""
     captures = games.captures(entry["metadata"]["board"])
     size = len(entry["metadata"]["board"])
     best = [f"{chr(65 + column)}{size - row}" for (row, column), n in captures.items() if n == max(captures.values())]
@@ -73,8 +73,8 @@ def tsumego(entry: Entry, config: Config) -> str:
 
 
 def knight_swap(entry: Entry, config: Config) -> str:
-    """The stored answer, or a solution if "No" is stored for a solvable puzzle. To make some puzzles impossible, the
-    library forbids a move without mentioning this in the question."""
+    """Return the stored answer, or a solution if "No" is stored for a solvable puzzle. To make some puzzles impossible,
+    the library forbids a move without mentioning this rule in the question."""
     metadata = entry["metadata"]
     if entry["answer"] != "No":
         return str(entry["answer"])
@@ -83,8 +83,8 @@ def knight_swap(entry: Entry, config: Config) -> str:
 
 
 def mahjong_puzzle(entry: Entry, config: Config) -> str:
-    """The last round's result. The library stores `Pass` for any randomly drawn card, even one that forms a group. It
-    also prefers `Chi` to `Peng`, and misses a sequence whose middle card occurs twice."""
+    """Return the last round's result. The library stores `Pass` for any randomly drawn card, even one that forms a
+    group. The library also prefers `Chi` to `Peng`, and misses a sequence in which the middle card occurs twice."""
     *before, last = entry["metadata"]["rounds"]
     cards = CARDS.search(entry["question"])
     hand = before[-1]["cards"] if before else cards[1] if cards else ""
@@ -96,14 +96,15 @@ def mahjong_puzzle(entry: Entry, config: Config) -> str:
 
 
 def syllogism(entry: Entry, config: Config) -> str:
-    """Whether the conclusion holds in every model of the premises. The library checks for traditional figures, or for
-    the converse of one premise, so it accepts some invalid conclusions and misses some valid ones."""
+    """Return "Yes" if the conclusion holds in every model of the premises, and "No" if it does not. If the result
+    depends on existential import, return the stored answer. The library checks for traditional figures, or for the
+    converse of one premise, so it accepts some invalid conclusions and misses some valid conclusions."""
     follows = syllogism_follows(entry)
     return str(entry["answer"]) if follows is None else "Yes" if follows else "No"
 
 
 def syllogism_follows(entry: Entry) -> bool | None:
-    """Whether the conclusion follows from the two premises, or None if that depends on existential import.
+    """Whether the conclusion follows from the two premises, or None if the result depends on existential import.
 
     "All A are B" implies "Some A are B" in Aristotle's logic, where every term has a member, but not in modern logic.
     """
@@ -123,7 +124,8 @@ def _statement(text: str) -> Statement:
 
 @lru_cache(maxsize=4096)
 def _follows(statements: tuple[tuple[str, int, int], ...]) -> bool | None:
-    """Check all models. A region is a combination of terms, and a model is the set of regions that have members."""
+    """Check in all models whether the conclusion follows. A region is a combination of terms, and a model is the set of
+    regions that have members."""
     n_terms = 1 + max(max(terms) for _, *terms in statements)
     regions = list(product((False, True), repeat=n_terms))
     models = [list(compress(regions, inhabited)) for inhabited in product((False, True), repeat=len(regions))]
@@ -150,9 +152,9 @@ _REVERSED = {
 
 
 def family_relationships(entry: Entry, config: Config) -> str:
-    """The first person's relationship to the second. For in-laws, nieces and nephews, the library stores the reverse
-    relationship (`mother-in-law` for a daughter-in-law). The stored answer is kept if the options list the first
-    person's name as both male and female, or as neither."""
+    """Return the first person's relationship to the second person. For in-laws, nieces and nephews, the library stores
+    the reverse relationship (`mother-in-law` for a daughter-in-law). The stored answer is kept if the options list the
+    first person's name as both male and female, or as neither."""
     stored = str(entry["answer"])
     name = entry["metadata"]["person1"]
     male, female = (name in option("family_relationships", config, key) for key in ("male_names", "female_names"))
@@ -162,7 +164,8 @@ def family_relationships(entry: Entry, config: Config) -> str:
 
 
 def time_intervals(entry: Entry, config: Config) -> str:
-    """The elapsed time, which the library computes wrongly for some formats (see `arithmetic.elapsed_time`)."""
+    """Return the elapsed time, which the library computes incorrectly for some formats (see
+    `arithmetic.elapsed_time`)."""
     return elapsed_time(entry)
 
 
@@ -172,23 +175,24 @@ _RIGHT: Mapping[str, Callable[[Entry, Config], str]] = {
 """Functions, named after their tasks, that return the right answer to an entry in the stored format."""
 
 SOLVED = ("rush_hour", "boxnet")
-"""Tasks whose gold answers come from a solver, which assumes that the entry is valid."""
+"""Tasks whose gold answers are computed by a solver, which assumes that the entry is valid."""
 
 
 def gold_answer(task: str, entry: Mapping[str, Any], config: Config = NO_OPTIONS) -> str | None:
-    """The right answer to an entry of `task`, generated with the options `config`, or None if it is unknown.
+    """Return the right answer to an entry of `task`, generated with the options `config`, or None if the answer is
+    unknown.
 
-    If the stored answer is wrong, this is the right one according to the rules of the question (see `corrected`).
-    Entries of graph_color and rubiks_cube have an example of a right answer in their metadata instead. Those of
-    rush_hour and boxnet have no answer at all, so their puzzles are solved here, which takes tens of milliseconds for
-    rush_hour. The example stored for propositional_logic often restates a premise or is a variable that does not
-    follow. In that case, the shortest conclusion is returned.
+    If the stored answer is wrong, the right answer under the question's rules replaces it (see `corrected`). Entries of
+    graph_color and rubiks_cube do not have an `answer`, but their metadata contains an example of a right answer.
+    Entries of rush_hour and boxnet do not contain any answer, so this function solves the puzzles, which takes tens of
+    milliseconds for rush_hour. The example stored for propositional_logic often restates a premise or is a variable
+    that does not follow. The shortest conclusion replaces such an example.
     """
     if task in STORED_ELSEWHERE:
         return STORED_ELSEWHERE[task](entry)
     answer = corrected(task, entry, config)["answer"]
     if task == "jugs" and "No solution" in answer:
-        return None  # the library's solver only handles three jugs
+        return None  # the library's solver handles only three jugs
     if task in ("simple_integration", "intermediate_integration") and "Integral(" in answer:
         return None  # the library could not solve the puzzle and stores the question instead
     return None if answer is None else str(answer)
@@ -209,4 +213,4 @@ STORED_ELSEWHERE: Mapping[str, Callable[[Entry], str | None]] = {
     "rubiks_cube": lambda entry: entry["metadata"]["example_correct_answer"] or None,  # only 3x3 cubes have an example
     "rush_hour": move_games.solve_rush_hour,
 }
-"""For tasks whose entries do not have an `answer`, the function that returns the gold answer to an entry."""
+"""Functions that return the gold answer to an entry, for tasks whose entries do not have an `answer`."""

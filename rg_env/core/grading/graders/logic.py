@@ -1,21 +1,22 @@
-"""Graders for the logic tasks, a parser for propositional formulas, and a check of which conclusions follow.
+"""Graders for the logic tasks, a parser for propositional formulas, and a check of whether a conclusion follows.
 
-A formula is a tuple: `("var", name)`, `("not", f)`, or `(operator, left, right)` with `and`, `or`, `implies`, `iff`. As
-in the library, negation binds most tightly, followed by `and`, `or`, `implies` and `iff`. Chained implications
-associate to the right, as usual. Parsing is bounded: a formula has at most `MAX_TOKENS` tokens by default, and always
-at most `MAX_DEPTH` levels.
+A formula is a tuple: `("var", name)`, `("not", f)`, or `(operator, left, right)` with the operator `and`, `or`,
+`implies` or `iff`. As in the library, negation binds most tightly, followed by `and`, `or`, `implies` and `iff`.
+Chained implications associate to the right, as usual. Parsing is bounded: a formula always has at most `MAX_DEPTH`
+levels and, by default, at most `MAX_TOKENS` tokens.
 
-A conclusion follows from all premises together, and no part of it follows from a single premise. Only the meaning
-counts: a formula is represented by its column in the truth table (`columns`), so equivalent formulas are treated alike.
-A *clause* is a disjunction of variables and negated variables, such as `¬P ∨ Q`. The *parts* of a formula are its prime
-implicates: the clauses that follow from it and do not contain a shorter clause that follows. Together they are
-equivalent to the formula (W. V. Quine, The problem of simplifying truth functions, 1952).
+A conclusion follows from all premises together, and no part of it follows from a single premise. Only a formula's
+meaning matters: a formula is represented by its column in the truth table (`columns`), so equivalent formulas are
+treated alike. A *clause* is a disjunction of variables and negated variables, such as `¬P ∨ Q`. The *parts* of a
+formula are its prime implicates: the clauses that follow from the formula and do not contain a shorter clause that also
+follows. All parts together are equivalent to the formula (W. V. Quine, The problem of simplifying truth functions,
+1952).
 
 A formula is a *conclusion* if the premises together imply it, it is neither always true nor always false, and no part
 of it is implied by a single premise. For example, `P` and `P → Q` together imply `Q`, `Q ∨ R` and `R → Q`, which are
-conclusions. They also imply formulas that are not conclusions: `P`, `P ∨ R`, `¬P ∨ Q` and `(P → Q) ∨ R` (each implied
-by one premise), and `P ∧ Q` and the conjunction of the premises (`P` is a part of both). The last condition is
-necessary because the conjunction of the premises would otherwise be a right answer to every question that has one.
+conclusions. These premises also imply formulas that are not conclusions. Each of `P`, `P ∨ R`, `¬P ∨ Q` and
+`(P → Q) ∨ R` is implied by one premise. Both `P ∧ Q` and the conjunction of the premises have `P` as a part. Without
+the condition on parts, the conjunction of the premises would be a right answer to every question that has one.
 """
 
 import re
@@ -53,14 +54,15 @@ _DENIALS = {
 }
 MAX_DEPENDS = 10
 """Maximum number of variables that a formula may depend on. Formulas with more variables are not examined and never
-count as conclusions. No level of the library has more, and the number of possible parts triples with each variable."""
-MAX_PREMISE_TOKENS = 20_000  # premises come from the library, and the limit for answers would reject long ones
+count as conclusions. No level of the library has more variables, and the number of possible parts triples with each
+additional variable."""
+MAX_PREMISE_TOKENS = 20_000  # premises are from the library, and the limit for answers would reject long premises
 
 
 def knights_knaves(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the right role of every inhabitant, in any order.
+    """Accept an answer that states the right role of every inhabitant, in any order.
 
-    There is no partial credit, because guessing gets about half of the roles right.
+    There is no partial credit because guessing gets about half of the roles right.
     """
     metadata = entry["metadata"]
     terms = metadata["knight_knave_terms"]
@@ -70,8 +72,8 @@ def knights_knaves(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _claims(answer: str, names: set[str], roles: dict[str, bool]) -> dict[str, bool] | None:
-    """The role of each name in the text, or None if the text contradicts itself or contains a negation. Other words are
-    ignored, but only words in `_LINKS` may come between a name and its role."""
+    """Return the role of each name in the text, or None if the text contradicts itself or contains a negation. Other
+    words are ignored, but only words in `_LINKS` may come between a name and its role."""
     claims: dict[str, bool] = {}
     pending: list[str] = []  # names that do not have a role yet
     plural = False
@@ -103,11 +105,11 @@ def propositional_logic(answer: str, entry: Entry, config: Config) -> float:
     """Accept a conclusion as defined in the module docstring: the premises together imply it, and no single premise
     implies any part of it.
 
-    Only a formula's meaning counts, so equivalent formulas get the same verdict if they can be parsed and use the
-    question's variables. The library's grader accepts anything that follows and is neither a tautology nor a single
-    variable, including the conjunction of the premises and, for two questions in three, `P ∨ Q`. Only questions with a
-    conclusion in at most two variables become rows (one draw in five; see `library_fixes.left_out`). No variable or
-    negated variable is a right answer to more than one row in six (see `core.data.selection`).
+    Only a formula's meaning counts, so equivalent formulas get the same verdict if they can be parsed and use only the
+    question's variables. The library's grader accepts any formula that follows and is neither a tautology nor a single
+    variable. These formulas include the conjunction of the premises and, for two questions in three, `P ∨ Q`. Only
+    questions with a conclusion in at most two variables become rows (one draw in five; see `library_fixes.left_out`).
+    No variable or negated variable is a right answer to more than one row in six (see `core.data.selection`).
     """
     premises = Premises(entry["metadata"])
     return premises.lead_to(parse(answer.strip().lstrip("∴⊢ "), premises.variables))
@@ -137,9 +139,9 @@ class Premises:
         table = columns([*depends, *others])  # in this order, the part of the table for `depends` alone comes first
         every = always(table)
         rows = always(columns(depends))
-        # A clause is false on a cube of the table: the rows in which all its literals are false. The parts therefore
-        # correspond to the largest cubes on which the formula is false, and a premise implies a part if the premise
-        # is false on the same cube.
+        # A clause is false on a cube of the table: the rows in which all its literals are false. The parts of a formula
+        # correspond to the largest cubes on which the formula is false. A premise implies a part if the premise is
+        # false on the same cube.
         free = [table[name] & rows for name in depends]
         false = _cubes(rows & ~truth(formula, table), free)
         parts = [
@@ -155,12 +157,13 @@ class Premises:
         return True
 
     def literals(self) -> list[str]:
-        """The variables and negated variables that are conclusions. Empty if the premises contradict each other."""
+        """Return the variables and negated variables that are conclusions. The list is empty if the premises contradict
+        each other."""
         return [text for text, column in self._literals() if self._together and self._is_new(column)]
 
     def conclusion(self) -> str | None:
-        """The shortest conclusion that is a literal or a disjunction of two literals. None if there is no such
-        conclusion, or if the premises contradict each other and thus imply everything."""
+        """Return the shortest conclusion that is a literal or a disjunction of two literals. Return None if there is no
+        such conclusion, or if the premises contradict each other and thus imply everything."""
         if not self._together:
             return None
         literals = list(self._literals())
@@ -174,14 +177,14 @@ class Premises:
             yield f"¬{name}", self._always & ~column
 
     def _is_new(self, clause: int) -> bool:
-        """Like `lead_to`, but for a clause given by its column. The only part of a clause is the clause itself."""
+        """Whether the clause with this column is a conclusion. The only part of a clause is the clause itself."""
         implied = clause != self._always and not self._together & ~clause
         return implied and all(premise & ~clause for premise in self._columns)
 
 
 def _cubes(column: int, variables: Iterable[int]) -> list[int]:
-    """For each set of variables (bit i for variable i), the rows that stay within `column` whatever values these
-    variables take."""
+    """Return, for each set of variables (bit i for variable i), the rows that stay within `column` for all values of
+    these variables."""
     found = [column]
     for variable in variables:
         found += [cubes & flipped(cubes, variable) for cubes in found]
@@ -192,7 +195,7 @@ def _cubes(column: int, variables: Iterable[int]) -> list[int]:
 
 
 def parse(text: str, variables: Collection[str], max_tokens: int = MAX_TOKENS) -> Formula:
-    """Parse a formula in these variables. Raises `Unreadable` if `text` is not a formula."""
+    """Parse a formula that uses only `variables`. Raises `Unreadable` if `text` is not a formula."""
     words = _TOKEN.findall(text)
     if len(words) > max_tokens:
         raise Unreadable
@@ -236,8 +239,8 @@ def _unary(tokens: list[tuple[str, str]], depth: int) -> Formula:
 
 
 def columns(variables: Collection[str]) -> dict[str, int]:
-    """Each variable's column in the truth table, where bit i is the variable's value in row i. The first variable's
-    column alternates between 0 and 1."""
+    """Return each variable's column in the truth table, where bit i is the variable's value in row i. The first
+    variable's column alternates between 0 and 1."""
     if len(variables) > MAX_VARIABLES:
         raise ValueError(f"a truth table can have at most {MAX_VARIABLES} variables, not {len(variables)}")
     every = always(variables)
@@ -247,12 +250,12 @@ def columns(variables: Collection[str]) -> dict[str, int]:
 
 
 def always(variables: Collection[str]) -> int:
-    """A tautology's column."""
+    """Return the column of a tautology in the truth table."""
     return (1 << (1 << len(variables))) - 1
 
 
 def truth(formula: Formula, table: Mapping[str, int]) -> int:
-    """The formula's column in the truth table, where bit i is 1 if the formula is true in row i."""
+    """Return the formula's column in the truth table, where bit i is 1 if the formula is true in row i."""
     every = always(table)
 
     def column(formula: Formula) -> int:
@@ -275,7 +278,7 @@ def truth(formula: Formula, table: Mapping[str, int]) -> int:
 
 
 def flipped(column: int, variable: int) -> int:
-    """The column after swapping the rows where a variable is true with those where it is false. `variable` is the
-    variable's own column."""
+    """Return the column after swapping the rows where a variable is true with the rows where it is false. `variable` is
+    the variable's own column."""
     width = (variable & -variable).bit_length() - 1
     return (column & variable) >> width | (column << width & variable)

@@ -1,15 +1,15 @@
-"""Graders for games whose answer is a list of moves. They replay the moves on their own board, following the question's
-rules.
+"""Graders for games whose answer is a list of moves. The graders replay the moves on their own board, following the
+question's rules.
 
 A list with an illegal move is wrong, except in sokoban, where walking into a wall does nothing. The library does not
-store solutions to rush_hour and boxnet puzzles. `solve_rush_hour` and `solve_boxnet` find them.
+store solutions to rush_hour and boxnet puzzles, so `solve_rush_hour` and `solve_boxnet` find solutions.
 
 Rush hour: a vehicle never leaves its line (a row or column), so the state of the board consists of the position of each
 vehicle's first cell on that vehicle's line.
 
 Boxnet: a plan is a list of steps. In a step, each agent can do one thing with a box that is in its square when the step
-starts. It can move the box to an adjacent square, or match it with a target of the same color in the same square.
-Matching removes the box and the target.
+starts. The agent can move the box to an adjacent square, or match it with a target of the same color in the same
+square. Matching removes the box and the target.
 """
 
 import json
@@ -29,7 +29,8 @@ _DISK_MOVE = re.compile(
 )
 _CHARS_PER_LINE = 8
 _MORE_LINES = 200
-"""Number of additional lines allowed, for blank lines. A move takes 31 characters."""
+"""Number of lines allowed in addition to one line per `_CHARS_PER_LINE` characters. Because a move takes 31 characters,
+these limits leave room for blank lines."""
 _KNIGHT_MOVE = re.compile(r"\b([wb])\s*,\s*([a-z]\d{1,2})\s*,\s*([a-z]\d{1,2})\b", re.IGNORECASE)
 _KNIGHT_MOVES = re.compile(
     r"[\[(]?\s*(['\"]?)M\1(?:(?:\s*[,;]\s*|\s+)\1M\1)*\s*[\])]?".replace(
@@ -37,10 +38,10 @@ _KNIGHT_MOVES = re.compile(
     ),
     re.IGNORECASE,
 )
-"""A list of moves, as JSON or without brackets, all with the same kind of quotes."""
+"""Matches a list of moves, as JSON or without brackets, with the same kind of quotes around all moves."""
 _SIDE = 6
 _MAX_STATES = 200_000
-"""Number of states after which the solver gives up. No puzzle in the library has more than 147,355."""
+"""Number of states after which the solver gives up. No puzzle in the library has more than 147,355 states."""
 # `AA+1` is also accepted because the question calls the red car AA.
 _SLIDE = re.compile(r"([A-Z])\1{0,2}([+-])(\d{1,2})")
 _ACTION = re.compile(
@@ -51,7 +52,8 @@ _S = TypeVar("_S")
 _State = tuple[int, ...]
 """State of a rush_hour board: the place of each vehicle on its line."""
 _Knights = tuple[frozenset[str], frozenset[str], str]
-"""State of a knight_swap board: the squares of the knights to move and of the others, and the side to move."""
+"""State of a knight_swap board: the squares of the side to move, the squares of the other side, and the side to
+move."""
 _Squares = dict[str, list[str]]
 """Items in each square. A square is named after the coordinates of its center, such as `0.5_1.5`."""
 
@@ -59,7 +61,7 @@ _Squares = dict[str, list[str]]
 def _shortest(
     start: _S, moves: Callable[[_S], Iterable[tuple[str, _S]]], done: Callable[[_S], bool]
 ) -> list[str] | None:
-    """The moves on a shortest path to a `done` state, or None if no path exists or there are too many states."""
+    """Return the moves on a shortest path to a `done` state, or None if no path exists or there are too many states."""
     came_from: dict[_S, tuple[_S, str] | None] = {start: None}
     queue = deque([start])
     while queue and len(came_from) < _MAX_STATES:
@@ -104,8 +106,8 @@ def knight_swap(answer: str, entry: Entry, config: Config) -> float:
     """Accept any sequence of legal moves by alternating sides that swaps the colors, or "No" if that is impossible.
 
     According to the question, a legal move is a knight's move to an empty square. To make a puzzle impossible, the
-    library forbids a move without mentioning it in the question. If the puzzle is still possible under the question's
-    rules, `graders.gold` provides a solution.
+    library forbids a move without mentioning this rule in the question. If the puzzle is still possible under the
+    question's rules, `graders.gold` provides a solution.
     """
     if answer.strip(" \t\r\n\"'[].").lower() == "no":
         return entry["answer"] == "No"
@@ -122,8 +124,8 @@ def knight_swap(answer: str, entry: Entry, config: Config) -> float:
 def _knights(
     pieces: Mapping[str, str | None], first: str
 ) -> tuple[_Knights, Callable[[_Knights], Iterator[tuple[str, _Knights]]], set[_Knights]]:
-    """The initial state of a board, a function that lists the moves in a state, each with the resulting state, and the
-    states in which the colors are swapped."""
+    """Return the initial state of a board, a function that yields each move in a state with the resulting state, and
+    the states in which the colors are swapped."""
 
     def adjacent(one: str, other: str) -> bool:
         return {abs(ord(one[0]) - ord(other[0])), abs(int(one[1:]) - int(other[1:]))} == {1, 2}
@@ -144,7 +146,7 @@ def _knights(
 
 @lru_cache(maxsize=1024)
 def solve_knight_swap(pieces: tuple[tuple[str, str], ...], first: str) -> str:
-    """A shortest list of moves that swaps the knights, or "No" if there is no such list.
+    """Return a shortest list of moves that swaps the knights, or "No" if there is no such list.
 
     The library's boards have at most 12 squares, so the search visits at most 70,000 states.
     """
@@ -190,15 +192,15 @@ class _Board(NamedTuple):
     """Initial place of each vehicle."""
 
     def taken(self, state: Iterable[int]) -> int:
-        """Bit mask of the cells occupied by walls and vehicles."""
+        """Return the bit mask of the cells occupied by walls and vehicles."""
         cells = self.walls
         for masks, place in zip(self.masks, state, strict=True):
             cells |= masks[place]
         return cells
 
     def reach(self, taken: int, vehicle: int, place: int) -> Iterator[int]:
-        """The places to which a vehicle can slide in either direction before it meets another one. `taken` is the bit
-        mask of all occupied cells."""
+        """Yield the places to which a vehicle can slide in either direction before it meets a wall or another vehicle.
+        `taken` is the bit mask of all occupied cells."""
         masks = self.masks[vehicle]
         others = taken ^ masks[place]
         for step in (1, -1):
@@ -209,7 +211,7 @@ class _Board(NamedTuple):
 
 
 def read_board(description: str) -> _Board:
-    """Read a board from 36 letters, row by row, where `o` is an empty cell and `x` is a wall.
+    """Parse a board from 36 letters, row by row, where `o` is an empty cell and `x` is a wall.
 
     Vehicles are sorted by letter, and the question calls them A, B, C, ... in that order. These names can differ from
     the letters in the description, which may skip some letters.
@@ -230,9 +232,11 @@ def read_board(description: str) -> _Board:
 
 
 def rush_hour(answer: str, entry: Entry, config: Config) -> float:
-    """Accept any number of legal moves that bring the red car to the exit. The last move may drive it off the board.
+    """Accept any number of legal moves that bring the red car to the exit. The last move may drive the red car off the
+    board.
 
-    A move through a vehicle, a wall or the edge is illegal, although the library's own grader only shortens it.
+    A move through a vehicle, a wall or the edge is illegal, although the library's own grader only shortens such a
+    move.
     """
     board = read_board(entry["metadata"]["board_config"])
     moves = [forms.matched(_SLIDE, text) for text in forms.parts(forms.plain_digits(answer).upper())]
@@ -252,10 +256,10 @@ def rush_hour(answer: str, entry: Entry, config: Config) -> float:
 
 
 def solve_rush_hour(entry: Mapping[str, Any]) -> str | None:
-    """A shortest solution in the question's format. A slide of any length counts as one move.
+    """Return a shortest solution in the question's format. A slide of any length counts as one move.
 
     The result is None if no solution exists, or if there are too many states to search. The search takes about 20 ms,
-    and up to 0.5 s if many vehicles can move.
+    or up to 0.5 s if many vehicles can move.
     """
     board = read_board(entry["metadata"]["board_config"])
 
@@ -270,7 +274,7 @@ def solve_rush_hour(entry: Mapping[str, Any]) -> str | None:
 
 
 def boxnet(answer: str, entry: Entry, config: Config) -> float:
-    """Accept any plan that matches all boxes, not only the shortest one. Partial credit is the share of matched boxes.
+    """Accept any plan that matches all boxes, not only the shortest plan. Partial credit is the share of matched boxes.
 
     A plan with an impossible action is wrong, although the library's own grader only skips the action.
     """
@@ -283,7 +287,7 @@ def boxnet(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _do(step: dict[Any, Any], squares: _Squares) -> bool:
-    """Perform all actions of a step simultaneously. Returns False if one is impossible."""
+    """Perform all actions of a step simultaneously. Returns False if an action is impossible."""
     acted = set()
     arrivals = []
     for agent, action in step.items():
@@ -308,8 +312,8 @@ def _do(step: dict[Any, Any], squares: _Squares) -> bool:
 
 
 def solve_boxnet(entry: Mapping[str, Any]) -> str:
-    """A plan that matches all boxes, with one action per step. Each box in turn moves to the nearest remaining target
-    of its color."""
+    """Return a plan that matches all boxes, with one action per step. Each box in turn moves to the nearest remaining
+    target of its color."""
     squares: _Squares = entry["metadata"]["initial_state"]
     targets = [(item, name) for name, items in squares.items() for item in items if item.startswith("target_")]
     plan = []
@@ -329,7 +333,7 @@ def solve_boxnet(entry: Mapping[str, Any]) -> str:
 
 
 def _route(start: str, end: str) -> list[str]:
-    """The squares from `start` to `end`, both included, first along one axis and then along the other."""
+    """Return the squares from `start` to `end`, inclusive, first along one axis and then along the other."""
     at, goal = [float(part) for part in start.split("_")], [float(part) for part in end.split("_")]
     path = [start]
     for axis in (0, 1):
@@ -362,7 +366,7 @@ _OPERATIONS: dict[str, Callable[[int, int], int]] = {
 
 
 def path_star(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the stored path. It is the only correct one because the branches of a star do not meet."""
+    """Accept the stored path, which is the only correct path because the branches of a star do not meet."""
     return forms.parts(answer.casefold()) == str(entry["answer"]).split()
 
 
@@ -391,10 +395,11 @@ def quantum_lock(answer: str, entry: Entry, config: Config) -> float:
     """Accept any sequence of buttons that reaches the target in as few presses as possible. A longer sequence scores at
     most 0.5.
 
-    In the question, the light toggles "whenever you press a button". Taken literally, this includes a button for the
-    other color, which leaves the number unchanged. The library's search never presses such a button, and its grader
-    ignores such a press. The library's shortest sequence is right under the literal reading, too. If that
-    reading allows a shorter one (see `is_shortest_lock`), the question has two possible answers and is excluded.
+    In the question, the light toggles "whenever you press a button". Taken literally, this wording includes a button
+    for the other color, which leaves the number unchanged. The library's search never presses a button for the other
+    color, and its grader ignores such a press. The library's shortest sequence is also right under the literal reading.
+    If the literal reading allows a shorter sequence (see `is_shortest_lock`), the question has two possible answers and
+    is excluded.
     """
     metadata = entry["metadata"]
     buttons = {button["name"].casefold(): button for button in metadata["buttons"]}
@@ -409,7 +414,7 @@ def quantum_lock(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _pressed(state: tuple[int, str], button: Mapping[str, Any]) -> tuple[int, str]:
-    """The number and the color of the light after a press."""
+    """Return the number and the color of the light after a press."""
     value, color = state
     if button["active_state"] in ("any", color):
         value = _OPERATIONS[button["type"]](value, button["value"])
