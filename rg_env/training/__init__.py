@@ -1,4 +1,4 @@
-"""The trainer, its configuration, and a run's files. This package needs the `train` extra.
+"""GRPO training, with its configuration, checkpoints and reporting. This package needs the `train` extra.
 
 Names are imported on first use, so `import rg_env.training` is cheap.
 """
@@ -33,7 +33,8 @@ _MODULES = {
 }
 _NAMES = {name: f"rg_env.{module}" for module, names in _MODULES.items() for name in names}
 
-# On machines without a GPU, DeepSpeed's first import logs a warning, although rg_env works correctly there.
+# Suppress the warning that DeepSpeed's first import logs on machines without a GPU, because rg_env works correctly
+# there.
 logging.getLogger("DeepSpeed").addFilter(lambda record: record.funcName != "get_accelerator")
 
 

@@ -58,7 +58,7 @@ def test_a_run_under_zero3_is_published_and_goes_on(server: RunningServer, tmp_p
         call(BIN / "rg-env", "train", config, *only, f"output.dir={asked}")
         further = (*engine, f"output.dir={copy / 'run'}", "--resume", "auto")
         said = call(BIN / "rg-env", "train", config, *further, code=2)
-        assert "it was made by 2 processes, not 1" in said
+        assert "it was saved by 2 processes, not 1" in said
         between.repeat()
         assert "resuming after step 2" in call(*LAUNCH, "rg_env.cli.main", "train", config, *further)
 

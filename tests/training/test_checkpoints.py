@@ -82,7 +82,7 @@ def problem(path: Path) -> str:
     ("file", "damage", "words"),
     [
         ("model.safetensors", cut, "model.safetensors is missing or damaged"),
-        ("optimizer.pt", Path.unlink, "optimizer.pt is missing or damaged: it has 0 of"),
+        ("optimizer.pt", Path.unlink, "optimizer.pt is missing or damaged (it has 0 of"),
         ("resume_state_0.pt", lambda path: torch.save({}, path), "resume_state_0.pt is missing or damaged"),
         ("trainer_state.json", cut, "trainer_state.json is damaged"),
         ("resume.json", Path.unlink, "resume.json is missing: pass the checkpoint-N folder of a run"),
@@ -164,7 +164,7 @@ def test_other_rows_or_processes_are_refused(run: Path, make_trainer: Any, make_
     with pytest.raises(InputError, match="its training rows are different"):
         train(trainer, resume="auto")
     edit(run / "checkpoint-2" / "resume.json", processes=2)
-    with pytest.raises(InputError, match="it was made by 2 processes, not 1: start 2"):
+    with pytest.raises(InputError, match="it was saved by 2 processes, not 1: set the number of processes to 2"):
         train(trainer, resume="auto")
 
 
@@ -181,7 +181,7 @@ def test_another_model_is_refused(run: Path, make_trainer: Any) -> None:
     ):
         save_file(changed, path, metadata={"format": "pt"})
         forge(run / "checkpoint-2")
-        with pytest.raises(InputError, match=f"from another model: .*{words}"):
+        with pytest.raises(InputError, match=f"its weights do not match the model because .*{words}"):
             train(make_trainer(output_dir=str(run), **OPTIONS), resume="auto")
     config = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
     with pytest.raises(InputError, match=r"does not contain adapter_model.safetensors"):

@@ -114,8 +114,8 @@ def test_checkpoints_of_another_curriculum_are_refused(fresh: Any, tmp_path: Pat
     train(fresh("without", None, max_steps=1), evaluation=EvaluationPlan(every=100))
     for curriculum, folder, message in (
         ({**QUICK, "window": 4}, "with", "its curriculum is different"),
-        (None, "with", "its curriculum is different, or only one of the two runs has one"),
-        (QUICK, "without", "its curriculum is different, or only one of the two runs has one"),
+        (None, "with", "its curriculum is different, or only one of the two runs has a curriculum"),
+        (QUICK, "without", "its curriculum is different, or only one of the two runs has a curriculum"),
     ):
         with pytest.raises(InputError, match=message):
             train(fresh(folder, curriculum), resume=tmp_path / folder / "checkpoint-1")

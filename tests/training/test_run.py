@@ -74,7 +74,7 @@ def test_a_full_disk_at_the_end(
     with pytest.raises(TrainingError) as caught:
         train(trainer, evaluation=EvaluationPlan(every=10, after=False))
     assert str(caught.value) == (
-        f"cannot save checkpoint-3 in {tmp_path / 'run'}: the disk is full, or a quota or a file size limit was "
+        f"cannot save checkpoint-3 in {tmp_path / 'run'}: the disk is full, or a quota or file size limit was "
         "reached; earlier checkpoints are unchanged"
     )
     output = capsys.readouterr().out

@@ -1,12 +1,12 @@
-"""Log-probabilities of completions under the model being trained, with gradients.
+"""Compute differentiable log-probabilities of completions under the model being trained.
 
-Much of a GRPO batch is repeated text because each prompt occurs once per completion. Here, all completions of a prompt
-share one copy of it, in a single sequence: `[prompt | completion | completion | ...]`. Each completion keeps the
-positions that it would have on its own, and a mask lets it attend only to the prompt and to itself (Liu et al., 2025,
-"Prefix Grouper", arXiv:2506.05433). The log-probabilities and gradients equal those of separate rows, but far fewer
-tokens are processed.
+Much of a GRPO batch is repeated text because each prompt occurs once per completion. With the arrangement "shared",
+completions of a prompt share one copy of the prompt in a single sequence: `[prompt | completion | completion | ...]`.
+Each completion keeps the position IDs that it would have in a separate row, and a mask lets the completion attend only
+to the prompt and to itself (Liu et al., 2025, "Prefix Grouper", arXiv:2506.05433). The log-probabilities and gradients
+equal those computed from separate rows, but the model processes far fewer tokens.
 
-Logits take up most of the memory of a pass. With a vocabulary of 150,000, they need 600 KB per position. The LM head
+Logits account for most of a pass's memory. With a vocabulary of 150,000, they need 600 KB per position. The LM head
 therefore processes only the positions that are needed, `logits_per_chunk` logits at a time, and recomputes the logits
 in the backward pass. The model is called as usual, through all its wrappers (DDP, DeepSpeed, PEFT), but the head's
 `forward` is replaced during the call. The forward pass remains a single call to one module, so ZeRO-3 gathers and frees
@@ -36,13 +36,13 @@ def token_logps(
     *,
     entropy: bool = False,
 ) -> torch.Tensor:
-    """Log-probabilities `(N,) float32` that `model` assigns to `tokens`, with gradients. With `entropy`, the shape is
-    `(N, 2)`, and the second column has the entropy of each distribution.
+    """Return the log-probabilities `(N,) float32` that `model` assigns to `tokens`, with gradients. With `entropy`, the
+    result has the shape `(N, 2)`, and the second column contains the entropy of each token's distribution.
 
     Args:
         inputs: the model's inputs, including `logits_to_keep`.
         chosen: mask `(P, K) bool` that selects N of the positions kept by `logits_to_keep`.
-        tokens: `(N,) int64`, one for each chosen position.
+        tokens: token IDs `(N,) int64`, one for each chosen position.
         temperature: divisor of the logits.
         logits_per_chunk: maximum number of logits in memory at once.
     """
@@ -53,9 +53,9 @@ def token_logps(
         with _head_replaced(causal, chosen, tokens, temperature, entropy, chunk) as outputs:
             shown = model(**inputs).logits
         values = outputs[0][0]
-        # The model has processed these values as if they were logits. If the result differs from that of `_processed`,
-        # the model processes its logits in some other way, and the values are recomputed by a method that works for any
-        # model.
+        # The model has processed these values as if they were logits. If the model's output differs from the result of
+        # `_processed`, the model transforms its logits in another way, and the values are recomputed by a method that
+        # works for any model.
         expected = _processed(causal, values.detach()).float().flatten()
         shown = shown.detach().flatten().float()
         if shown.shape == expected.shape and torch.allclose(shown, expected, rtol=1e-2, atol=1e-2, equal_nan=True):
@@ -68,8 +68,9 @@ def token_logps(
 def _head_replaced(
     causal: PreTrainedModel, chosen: torch.Tensor, tokens: torch.Tensor, temperature: float, entropy: bool, chunk: int
 ) -> Iterator[list[torch.Tensor]]:
-    """Context manager in which the LM head of `causal` returns log-probabilities and entropies `(1, N, 1 or 2)` instead
-    of logits. The head processes `chunk` positions at a time. Yields a list that will contain its output."""
+    """Make the LM head of `causal` return log-probabilities and entropies `(1, N, 1 or 2)` instead of logits while this
+    context is active. The head processes `chunk` positions at a time. Yield a list that will contain the head's
+    output."""
     module = causal.get_output_embeddings()
     own, logits_of = vars(module).get("forward"), module.forward
 
@@ -83,7 +84,7 @@ def _head_replaced(
         enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
 
         def part(rows: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-            # Autocast's weight cache is off. Otherwise, the chunks' gradients would be accumulated in bf16.
+            # With autocast's weight cache, the chunks' gradients would be accumulated in bf16.
             with torch.autocast(device, enabled=enabled, dtype=dtype, cache_enabled=False):
                 logits = logits_of(rows)
             return _log_softmax(_processed(causal, logits), tokens, temperature, entropy)
@@ -93,8 +94,8 @@ def _head_replaced(
 
     outputs: list[torch.Tensor] = []
     module.forward = forward
-    # This hook runs last, so it records the output after DeepSpeed's hook has wrapped it to gather the weights in the
-    # backward pass.
+    # This hook runs after DeepSpeed's hook, which wraps the output so that the weights are gathered in the backward
+    # pass.
     hook = module.register_forward_hook(lambda module, inputs, output: outputs.append(output))
     try:
         yield outputs
@@ -106,17 +107,17 @@ def _head_replaced(
 
 
 def _log_softmax(logits: torch.Tensor, tokens: torch.Tensor, temperature: float, entropy: bool) -> torch.Tensor:
-    """Log-probabilities `(N, 1) float32` of `tokens (N,)` for `logits (N, V)`. With `entropy`, a second column has the
-    entropy of each row."""
-    # The logits are converted before the softmax. In bf16, they have only about two significant digits, and the loss
-    # depends on differences.
+    """Return the log-probabilities `(N, 1) float32` of `tokens (N,)` for `logits (N, V)`. With `entropy`, a second
+    column contains the entropy of each row's distribution."""
+    # Convert the logits to float32 before the softmax. In bf16, logits have only about two significant digits, and the
+    # loss depends on small differences.
     logits = logits.float()
     if temperature != 1.0:
         logits = logits / temperature
     if not entropy:
         return -torch.nn.functional.cross_entropy(logits, tokens, reduction="none")[:, None]
     logps = logits.log_softmax(-1)
-    # The values are clamped because 0 times minus infinity is NaN.
+    # Clamp the log-probabilities because 0 times minus infinity is NaN.
     entropies = -(logps.exp() * logps.clamp(min=torch.finfo(logps.dtype).min)).sum(-1)
     return torch.stack([logps.gather(1, tokens[:, None])[:, 0], entropies], dim=1)
 
@@ -136,15 +137,16 @@ def _processed(causal: PreTrainedModel, logits: torch.Tensor) -> torch.Tensor:
 
 Arrangement = Literal["shared", "by_length", "in_order"]
 """Arrangement of rows in forward passes. "shared" packs rows that share a prompt, "by_length" groups rows of similar
-length, and "in_order" keeps the order, for ranks that must make the same number of passes regardless of their data."""
+length, and "in_order" keeps the order so that all ranks make the same number of passes regardless of their data."""
 
 _COMPLETION_PER_PROMPT = 4
-"""Maximum number of completion tokens in a pack per prompt token. Attention's cost grows with the square of a pack's
-length."""
+"""Maximum number of completion tokens per prompt token in a pack. The cost of attention grows with the square of a
+pack's length."""
 _FIXED_COST_ROWS = 8
-"""Minimum number of completions in a pass before shorter ones start a new pass, which has a fixed cost."""
+"""Minimum number of completions in a pass before a shorter pack starts a new pass. Each pass has a fixed cost."""
 _SIMILAR = 0.75
-"""Minimum length of a pack, as a fraction of the longest pack in its pass. Packs are padded to the longest one."""
+"""Minimum length of a pack, as a fraction of the length of the longest pack in the same pass. All packs in a pass are
+padded to the same length."""
 
 
 @dataclass
@@ -168,19 +170,19 @@ def completion_logps(
     entropy: bool = False,
     logits_per_chunk: int = LOGITS_PER_CHUNK,
 ) -> torch.Tensor:
-    """Log-probability of each token that contributes to the loss, given the preceding tokens in its row.
+    """Return the log-probability of each token that contributes to the loss, given the preceding tokens in its row.
 
     Args:
         ids: `(B, L) int64`, padded on the right.
         loss_mask: `(B, L - 1) bool`, where column `i` indicates whether `ids[:, i + 1]` contributes to the loss.
         temperature: divisor of the logits.
-        max_rows: maximum number of rows in one forward pass. Default: all.
+        max_rows: maximum number of rows in one forward pass. Default: all rows.
         arrangement: see `Arrangement`. `"shared"` requires `can_share_prompts(model)`.
         logits_per_chunk: maximum number of logits in memory at once.
 
     Returns:
-        `(B, L - 1) float32`, with 0 where the mask is 0. With `entropy`, the shape is `(2, B, L - 1)`, for the
-        log-probabilities and the entropy of each token's distribution, in nats.
+        Log-probabilities `(B, L - 1) float32`, which are 0 where the mask is False. With `entropy`, the result has the
+        shape `(2, B, L - 1)` and contains the log-probabilities and the entropy of each token's distribution, in nats.
     """
     positions = torch.arange(loss_mask.shape[1], device=ids.device)
     starts = torch.where(loss_mask, positions, loss_mask.shape[1] - 1).amin(dim=1).tolist()
@@ -213,11 +215,11 @@ def completion_logps(
 
 
 def can_share_prompts(model: Any) -> bool:
-    """Whether `completion_logps` may share prompts. The model must accept 4-D masks, and only attention may pass
-    information between tokens.
+    """Whether `completion_logps` can share prompts between completions. The model must accept 4-D masks, and only
+    attention may pass information between tokens.
 
-    On GPUs, the result is always False, because a custom mask prevents the use of fused attention kernels, and the
-    remaining gain has not been measured.
+    On GPUs, the result is always False because a custom mask prevents the use of fused attention kernels. The net gain
+    on GPUs has not been measured.
     """
     peft = getattr(model, "active_peft_config", None)
     config = model.config.get_text_config(decoder=True)
@@ -233,7 +235,8 @@ def _packs(ids: torch.Tensor, spans: list[tuple[int, int]], max_rows: int) -> li
     """Group rows with the same prompt into packs, each small enough that sharing the prompt saves time."""
     packs: list[_Pack] = []
     open_packs: dict[tuple[int, ...], _Pack] = {}
-    # The prompt's last token predicts a completion's first token, so it is part of each completion, not of the prefix.
+    # The prompt's last token predicts a completion's first token, so each completion includes that token, and the
+    # prefix does not.
     for row, (tokens, (start, end)) in enumerate(zip(ids.tolist(), spans, strict=True)):
         prompt = tuple(tokens[: start + 1])
         pack = open_packs.get(prompt)
@@ -264,7 +267,7 @@ def _by_length(packs: list[_Pack], max_rows: int) -> Iterator[list[_Pack]]:
 def _layout(
     packs: list[_Pack], spans: list[tuple[int, int]], device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Row, column and segment of each token in the packed sequences, each `(P, S) int64`.
+    """Return the row, column and segment of each token in the packed sequences, each as a tensor `(P, S) int64`.
 
     The segment is 0 for the shared prefix, 1, 2, ... for the completions, and -1 for padding.
     """
@@ -285,7 +288,7 @@ def _layout(
 
 
 def _mask(segment: torch.Tensor) -> torch.Tensor:
-    """Attention mask `(P, 1, S, S) bool`, in which each token attends to the prefix and to its own segment, up to and
-    including itself."""
+    """Return a causal attention mask `(P, 1, S, S) bool` in which each token attends only to the prefix and to its own
+    segment."""
     of_key, of_query = segment[:, None, :], segment[:, :, None]
     return ((of_key == 0) | (of_key == of_query)).tril()[:, None]

@@ -1,4 +1,4 @@
-"""Advantages and the GRPO loss, computed from rewards and log-probabilities, independent of the model and the trainer.
+"""Compute advantages and the GRPO loss from rewards and log-probabilities, independently of the model and the trainer.
 
 The loss `L = -min(r A, clip(r) A) w + beta KL` is averaged according to `loss_type`:
 
@@ -8,7 +8,7 @@ The loss `L = -min(r A, clip(r) A) w + beta KL` is averaged according to `loss_t
   2025, arXiv:2503.14476, section 3.3)
 - "dr_grpo": by dividing by the number of rows times a constant length (Liu et al., 2025, arXiv:2503.20783)
 
-`w` corrects for rollouts that were sampled from a policy other than the one being trained.
+`w` corrects for rollouts that were not sampled from the policy being trained.
 """
 
 from typing import Literal
@@ -18,27 +18,29 @@ import torch
 Scale = Literal["group", "batch", "none"]
 
 _EQUAL = 1e-6
-"""Rewards that differ by at most this much count as equal, because sums of floats have rounding errors."""
+"""Rewards that differ by less than this value are considered equal because sums of floats have rounding errors."""
 _EPS = 1e-4
 
 
 def equal_rewards(groups: torch.Tensor) -> torch.Tensor:
-    """Mask `(G,) bool` of the `groups (G, n)` with equal rewards, which provide no learning signal."""
+    """Return a mask `(G,) bool` of the groups with equal rewards in `groups (G, n)`. Such groups provide no learning
+    signal."""
     return (groups.amax(dim=1) - groups.amin(dim=1)) < _EQUAL
 
 
 def group_advantages(rewards: torch.Tensor, num_generations: int, scale: Scale) -> torch.Tensor:
-    """Advantages `A = (r - mean of the group) / s`, with shape `(N,)`, computed from `rewards (N,)`. Consecutive rows
-    form a group.
+    """Compute the advantages `A = (r - mean of the group) / s` with shape `(N,)` from `rewards (N,)`. Each
+    `num_generations` consecutive rows form a group.
 
     `scale` selects `s`:
 
     - "group": the standard deviation of the group's rewards (Shao et al., 2024, arXiv:2402.03300)
     - "batch": the standard deviation of all rewards in the batch, so that prompts that are nearly always or nearly
-      never answered correctly get no more weight than others (Liu et al., 2025, "Tricks or Traps?", arXiv:2508.08221)
+      never answered correctly get no more weight than other prompts (Liu et al., 2025, "Tricks or Traps?",
+      arXiv:2508.08221)
     - "none": 1 (Liu et al., 2025, Dr. GRPO, arXiv:2503.20783)
 
-    Groups with equal rewards have advantage 0, so rounding errors are not scaled up.
+    Groups with equal rewards have an advantage of 0, so rounding errors are not scaled up.
     """
     groups = rewards.float().view(-1, num_generations)
     advantages = groups - groups.mean(dim=1, keepdim=True)
@@ -52,11 +54,11 @@ def group_advantages(rewards: torch.Tensor, num_generations: int, scale: Scale) 
 def mean_loss(
     values: torch.Tensor, mask: torch.Tensor, loss_type: str, *, rows: int, tokens: torch.Tensor, max_length: int
 ) -> torch.Tensor:
-    """The average of `values` (B, T) over the positions where `mask` (B, T) is 1.
+    """Return the average of `values (B, T)` over the positions where `mask (B, T)` is 1.
 
     Args:
         rows, tokens: number of rows in the micro-batch, and number of tokens that contribute to the loss (for "dapo",
-            the mean number per micro-batch in the step). Both include the rows that were left out of `values`.
+            the mean number per micro-batch in the step). Both numbers include rows that are missing from `values`.
         max_length: constant length for "dr_grpo".
     """
     if loss_type == "grpo":
@@ -74,8 +76,8 @@ def policy_terms(
     high: float,
     delta: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The loss of each token, and whether its ratio was clipped (-1 if low, 1 if high, 0 if not clipped), both with
-    shape (B, T).
+    """Return each token's loss, and whether the token's ratio was clipped (-1 if too low, 1 if too high, 0 if not
+    clipped), both with shape (B, T).
 
     Args:
         logps, old_logps: log-probabilities (B, T) under the current policy, and under the policy at the start of the
@@ -96,11 +98,11 @@ def policy_terms(
 def off_policy_rows(
     logps: torch.Tensor, sampler_logps: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor, threshold: float
 ) -> torch.Tensor:
-    """Mask `(B,) bool` of rows that have a negative advantage and that the policy has already moved away from.
+    """Return a mask `(B,) bool` of the rows that have a negative advantage and that the policy has moved away from.
 
-    The policy has moved away from a row if the mean of `log(p_sampler / p)` over its tokens, an estimate of KL(sampler
-    || policy), is above `threshold` (DeepSeek-AI, 2025, DeepSeek-V3.2, arXiv:2512.02556, "off-policy sequence
-    masking").
+    The policy has moved away from a row if the mean of `log(p_sampler / p)` over the row's tokens, an estimate of
+    KL(sampler || policy), is above `threshold` (DeepSeek-AI, 2025, DeepSeek-V3.2, arXiv:2512.02556, "off-policy
+    sequence masking").
 
     Args:
         logps, sampler_logps: log-probabilities (B, T) under the current policy and under the sampler.
@@ -112,7 +114,8 @@ def off_policy_rows(
 
 
 def sampler_weights(log_ratio: torch.Tensor, cap: float) -> torch.Tensor:
-    """Truncated importance weights `min(p_train / p_sampler, cap)` (B, T) for `log(p_train / p_sampler)` (B, T).
+    """Return the truncated importance weights `min(p_train / p_sampler, cap)` (B, T). `log_ratio` is `log(p_train /
+    p_sampler)` (B, T).
 
     The sampler (vLLM, possibly one step behind) never exactly matches the policy being trained (Yao et al., 2025, "Your
     Efficient RL Framework Secretly Brings You Off-Policy RL Training").
@@ -121,6 +124,6 @@ def sampler_weights(log_ratio: torch.Tensor, cap: float) -> torch.Tensor:
 
 
 def kl_terms(logps: torch.Tensor, reference_logps: torch.Tensor) -> torch.Tensor:
-    """A non-negative estimate of KL(policy || reference) at each token (B, T)."""
+    """Return a non-negative estimate of KL(policy || reference) at each token (B, T)."""
     difference = reference_logps - logps
     return torch.exp(difference) - difference - 1

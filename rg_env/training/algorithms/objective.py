@@ -1,5 +1,5 @@
-"""A micro-batch's loss, computed from log-probabilities under the policy and the reference model (see `loss` for the
-terms)."""
+"""Compute a micro-batch's loss from log-probabilities under the policy and the reference model. The module `loss`
+defines the terms of the loss."""
 
 from typing import Any
 
@@ -16,14 +16,15 @@ from rg_env.training.reporting.metrics import StepMetrics, over_processes
 class Objective:
     """The GRPO loss of a policy, with the settings in `args`.
 
-    A micro-batch has the tensors from `Rollouts.tensors` as well as `advantages (B,)`, `old_logps` and
-    `reference_logps` (each `(B, L - 1)` or None), and `batch_tokens (B,)`. The last one is the mean number of tokens
+    A micro-batch contains the tensors from `Rollouts.tensors` as well as `advantages (B,)`, `old_logps` and
+    `reference_logps` (each `(B, L - 1)` or None), and `batch_tokens (B,)`. `batch_tokens` is the mean number of tokens
     per micro-batch that contribute to the loss, and is the same for all rows.
 
     Args:
         model: the policy, wrapped for data parallelism or sharding.
         metrics: receives each micro-batch's metrics and the duration of forward passes.
-        reference: the initial model, for the KL term. None with LoRA, where the adapter is turned off instead.
+        reference: the initial model for the KL term. With LoRA, it is None because turning off the adapter restores the
+            initial model.
         previous: the policy before the last update, if `args.kl_reference` is "previous".
         sampler_cap: upper bound on the importance weights that correct for differences between the sampler and the
             policy, or None for no correction.
@@ -46,11 +47,11 @@ class Objective:
     def logps(
         self, model: Any, ids: torch.Tensor, mask: torch.Tensor, max_rows: int | None = None, entropy: bool = False
     ) -> torch.Tensor:
-        """Log-probabilities `(B, L - 1) float32` of `ids (B, L)[:, 1:]` under `model`, which are 0 where `mask (B, L -
-        1)` is 0. For the result with `entropy`, see `completion_logps`.
+        """Return the log-probabilities `(B, L - 1) float32` of `ids (B, L)[:, 1:]` under `model`, which are 0 where
+        `mask (B, L - 1)` is False. For the result with `entropy`, see `completion_logps`.
 
-        Rows are padded on the right. With causal attention, other tokens never attend to this padding, so no attention
-        mask is needed.
+        Rows are padded on the right. With causal attention, other tokens never attend to padding on the right, so no
+        attention mask is needed.
         """
         arrangement: Arrangement = "in_order"
         if self._accelerator.num_processes == 1:
@@ -67,15 +68,15 @@ class Objective:
 
     @torch.no_grad()
     def old_logps(self, tensors: dict[str, Any]) -> torch.Tensor | None:
-        """Log-probabilities before the first of several updates on a batch. None if there is only one update, in which
-        case the loss computes them itself."""
+        """Return the log-probabilities before the first of several updates on a batch. Return None if there is only one
+        update, because the loss then uses its own log-probabilities."""
         if self._args.num_iterations == 1:
             return None
         rows = self._args.per_device_train_batch_size
         return self.logps(self._model, tensors["input_ids"], tensors["loss_mask"], max_rows=rows)
 
     def look_back(self, micro_batches: list[dict[str, Any]]) -> None:
-        """Before an update, add the previous policy's log-probabilities to the update's micro-batches."""
+        """Add the previous policy's log-probabilities to an update's micro-batches before the update."""
         for part in micro_batches:
             part["reference_logps"] = None
         if self._previous is None or not self._previous.known:
@@ -86,13 +87,13 @@ class Objective:
                 part["reference_logps"] = self.logps(self._model, part["input_ids"], part["loss_mask"], max_rows=rows)
 
     def __call__(self, inputs: dict[str, Any]) -> torch.Tensor:
-        """The loss of a micro-batch, as a scalar tensor. The metrics of all processes' micro-batches are added to
+        """Return the loss of a micro-batch as a scalar tensor, and add the metrics of all processes' micro-batches to
         `metrics`.
 
-        Without a KL term or an entropy bonus, a row's loss is proportional to its advantage. Rows with advantage 0
-        (whole groups with equal rewards) then contribute nothing to the loss or the gradient. They are left out of the
-        forward and backward passes, but the loss's divisor still counts them. At least one row is kept so that every
-        rank runs the same number of passes.
+        Without a KL term or an entropy bonus, a row's loss is proportional to its advantage. In that case, rows with an
+        advantage of 0 (such as groups with equal rewards) contribute nothing to the loss or the gradient. These rows
+        are excluded from the forward and backward passes, but not from the loss's divisor. At least one row is kept so
+        that every rank runs the same number of passes.
         """
         args = self._args
         mask, advantages = inputs["loss_mask"], inputs["advantages"]
@@ -156,5 +157,6 @@ class Objective:
 
 
 def _through_gradient(loss: torch.Tensor) -> torch.Tensor:
-    """Return `loss` unchanged. If it is not finite, all gradients also become non-finite so that all ranks notice."""
+    """Return `loss` unchanged. If `loss` is not finite, all gradients also become non-finite so that all ranks detect
+    the problem."""
     return loss * (1 + 0 * loss.detach())

@@ -14,10 +14,10 @@ from rg_env.training.config.grpo import GRPOConfig
 class OffloadedAdamW(torch.optim.Optimizer):
     """AdamW that keeps float32 copies of the weights ("master weights") and its moments in CPU memory.
 
-    A model in bfloat16 then needs 6 bytes per parameter on the GPU (2 for the weight and 4 for its float32 gradient)
-    instead of 16, plus 16 bytes in CPU memory. Each step updates the copies, in which changes too small for bfloat16
-    add up, and writes the rounded values to the model (Micikevicius et al., 2018, "Mixed Precision Training",
-    arXiv:1710.03740, section 3.1).
+    On the GPU, a model in bfloat16 needs 6 bytes per parameter (2 for the weight and 4 for its float32 gradient)
+    instead of 16. In CPU memory, the optimizer needs 16 bytes per parameter. Each step updates the copies and writes
+    the rounded values to the model, so changes that are too small for bfloat16 add up in the copies (Micikevicius et
+    al., 2018, "Mixed Precision Training", arXiv:1710.03740, section 3.1).
     """
 
     def __init__(self, groups: Any, **adam: Any) -> None:
@@ -30,7 +30,7 @@ class OffloadedAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
-        """Make one update. Gradients must be finite."""
+        """Perform one update. Gradients must be finite."""
         adam = self._adam = self._adam or self._on_copies()
         for ours, theirs in zip(self.param_groups, adam.param_groups, strict=True):
             theirs |= {name: value for name, value in ours.items() if name != "params"}
@@ -43,7 +43,7 @@ class OffloadedAdamW(torch.optim.Optimizer):
             copy.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The copies and their optimizer state. Empty before the first step."""
+        """Return the copies and their optimizer state, or an empty dictionary before the first step."""
         if self._adam is None:
             return {}
         return {"adam": self._adam.state_dict(), "copies": [copy.detach() for _, copy in self._pairs(self._adam)]}
@@ -70,12 +70,12 @@ class OffloadedAdamW(torch.optim.Optimizer):
 
 
 def make_optimizer(args: GRPOConfig, model: Any) -> torch.optim.Optimizer:
-    """The optimizer that `args.optim` selects, without weight decay for biases or norms. Raises `InputError` if it
-    cannot be used."""
+    """Return the optimizer that `args.optim` selects, without weight decay for biases or norms. Raises `InputError` if
+    the optimizer cannot be used."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trained:
         raise InputError(
-            "there is nothing to train, because all weights of the model are frozen (requires_grad is False)"
+            "there is nothing to train because all weights of the model are frozen (requires_grad is False)"
         )
     matrices = [p for p in trained if len(getattr(p, "ds_shape", p.shape)) > 1]
     vectors = [p for p in trained if len(getattr(p, "ds_shape", p.shape)) <= 1]
@@ -95,7 +95,7 @@ def make_optimizer(args: GRPOConfig, model: Any) -> torch.optim.Optimizer:
             try:
                 bitsandbytes: Any = importlib.import_module("bitsandbytes")
             except ImportError as error:
-                raise InputError(f"optim={args.optim!r} needs bitsandbytes: pip install bitsandbytes") from error
+                raise InputError(f"optim={args.optim!r} needs bitsandbytes: run `pip install bitsandbytes`") from error
             kind = bitsandbytes.optim.PagedAdamW8bit if args.optim.startswith("paged") else bitsandbytes.optim.AdamW8bit
             return kind(groups, **adam)
         case "adafactor":
@@ -107,7 +107,7 @@ def make_optimizer(args: GRPOConfig, model: Any) -> torch.optim.Optimizer:
 
 
 def learning_rate(args: GRPOConfig, update: int) -> float:
-    """The learning rate for update number `update` (counted from 0). A warmup is followed by the schedule that
+    """Return the learning rate for update number `update` (counted from 0). A warmup is followed by the schedule that
     `args.lr_scheduler_type` selects.
 
     "linear" and "cosine" decay to 0 at `max_steps`.

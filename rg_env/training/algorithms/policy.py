@@ -2,7 +2,7 @@
 
 The reference is the initial model (`reference_of`) or the policy before its last update (`PreviousPolicy`,
 `kl_reference="previous"`). A KL term against the initial model keeps the policy near that model. A KL term against the
-previous policy only limits the size of each update (the "local" regularization from an exercise in the course "RL for
+previous policy limits only the size of each update (the "local" regularization from an exercise in the course "RL for
 Real"). The previous policy requires a copy of the trained weights (with LoRA, only of the adapters), a second copy
 during an update, and an additional forward pass per update.
 """
@@ -29,8 +29,8 @@ LIGER = "liger_kernel.transformers.monkey_patch"
 
 
 def check_liger(args: GRPOConfig, device: torch.device) -> None:
-    """Raise an exception if `use_liger_kernel` is set but cannot work here. Otherwise, the run would fail in its first
-    step.
+    """Raise an exception if `use_liger_kernel` is set but cannot be used. Without this check, the run would fail in its
+    first step.
 
     Raises:
         InputError: the run is not on a GPU, or liger-kernel is incompatible with the installed transformers.
@@ -42,12 +42,12 @@ def check_liger(args: GRPOConfig, device: torch.device) -> None:
         raise InputError(f"use_liger_kernel=True: Liger's kernels need a GPU, but this run is on {device.type}")
     if not is_liger_kernel_available():
         raise MissingExtraError(
-            f"use_liger_kernel=True needs liger-kernel: run `{install_command('train')}`, or leave out use_liger_kernel"
+            f"use_liger_kernel=True needs liger-kernel: run `{install_command('train')}`, or set use_liger_kernel=False"
         )
     try:
         importlib.import_module(LIGER)
     except ImportError as error:
-        raise InputError(f"use_liger_kernel=True: {reason_of(error)}") from error
+        raise InputError(f"use_liger_kernel=True, but liger-kernel cannot be imported: {reason_of(error)}") from error
 
 
 def prepare_policy(model: Any, args: GRPOConfig, peft_config: Any) -> Any:
@@ -59,11 +59,11 @@ def prepare_policy(model: Any, args: GRPOConfig, peft_config: Any) -> Any:
         from peft import PeftModel, get_peft_model
 
         if isinstance(model, PeftModel):
-            raise InputError("the model already has adapters: leave out peft_config to train them")
+            raise InputError("the model already has adapters: omit peft_config to train these adapters")
         model = get_peft_model(model, peft_config)
     if args.use_liger_kernel:
-        # transformers' trainer also calls this function. Liger's public functions patch classes, which
-        # affects all models in the process.
+        # transformers' Trainer also calls this private function. Liger's public functions patch classes, which affects
+        # all models in the process.
         liger: Any = importlib.import_module("liger_kernel.transformers")
         liger._apply_liger_kernel_to_instance(model=model)
     if args.gradient_checkpointing:
@@ -77,8 +77,8 @@ def prepare_policy(model: Any, args: GRPOConfig, peft_config: Any) -> Any:
 
 
 def reference_of(model: Any, args: GRPOConfig) -> Any:
-    """A copy of the initial model for a KL term, or None if it is not needed or if turning off adapters restores that
-    model.
+    """Return a copy of the initial model for a KL term. Return None if there is no such term, or if turning off
+    adapters restores the initial model.
 
     Raises:
         InputError: the model is already sharded and cannot be loaded a second time.
@@ -91,7 +91,9 @@ def reference_of(model: Any, args: GRPOConfig) -> Any:
             options = {"dtype": model.dtype, "attn_implementation": model.config._attn_implementation}
             reference = AutoModelForCausalLM.from_pretrained(name, **options)
         except OSError as error:
-            raise InputError(f"beta={args.beta:g} needs a second copy of the initial model: {error}") from error
+            raise InputError(
+                f"beta={args.beta:g} needs a second copy of the initial model, which cannot be loaded: {error}"
+            ) from error
     else:
         reference = copy.deepcopy(model)
     reference.eval()
@@ -101,12 +103,13 @@ def reference_of(model: Any, args: GRPOConfig) -> Any:
 
 
 def weights_file(process: int) -> str:
-    """Name of the checkpoint file with the part of the previous policy held by `process`."""
+    """Return the name of the checkpoint file that contains `process`'s part of the previous policy."""
     return f"previous_policy_{process}.safetensors"
 
 
 class PreviousPolicy:
-    """A copy of the trained weights in `model`, or of this process's shards."""
+    """Copy of the weights that `model` had before the last update: all trained weights or, with sharding, this
+    process's shards."""
 
     def __init__(self, model: Any):
         self._parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
@@ -137,7 +140,8 @@ class PreviousPolicy:
 
     @torch.no_grad()
     def _swap(self) -> None:
-        # ZeRO-3 keeps small parameters gathered. Partition them first so that they are gathered again from the shards.
+        # ZeRO-3 keeps small parameters gathered. Partition these parameters before the swap so that ZeRO-3 gathers the
+        # swapped shards.
         sharded = [each for each in self._parameters.values() if hasattr(each, "ds_status")]
         gathered = [each for each in sharded if each.ds_status.name == "AVAILABLE"]
         if gathered:
@@ -160,12 +164,12 @@ class PreviousPolicy:
 
 
 def held(parameter: Any) -> torch.Tensor:
-    """This process's part of a parameter: its shard with ZeRO-3 or FSDP2, and the whole parameter otherwise."""
+    """Return this process's shard of a parameter with ZeRO-3 or FSDP2, and the full parameter without sharding."""
     found: torch.Tensor = parameter.ds_tensor if hasattr(parameter, "ds_tensor") else parameter.data
     return found.to_local() if isinstance(found, DTensor) else found
 
 
 def finite_weights(model: Any) -> bool:
-    """Whether all trained weights of `model`, or this process's shards of them, are finite."""
+    """Whether all trained weights of `model` are finite. With sharding, only this process's shards are checked."""
     trained = (parameter for parameter in model.parameters() if parameter.requires_grad)
     return all(bool(held(parameter).isfinite().all()) for parameter in trained)

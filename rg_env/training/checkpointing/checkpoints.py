@@ -1,5 +1,5 @@
-"""Checkpoints of a run. They are written to a temporary folder, checked and then renamed, so checkpoint-N is always
-complete.
+"""Save, validate and load the checkpoints of a run. Each checkpoint is written to a temporary folder, checked and then
+renamed, so checkpoint-N is always complete.
 
 model*.safetensors, config.json, ...   weights (with LoRA, only the adapter) and tokenizer
 optimizer.pt, or a folder              the optimizer's state; DeepSpeed and FSDP2 write a folder
@@ -11,11 +11,12 @@ resume_state_N.pt                      random state and current batch of process
 previous_policy_N.safetensors          process N's reference for `kl_reference="previous"`
 
 A failure to write a checkpoint on any process ends the run on all processes and leaves earlier checkpoints unchanged. A
-run that is resumed from a checkpoint continues as if it had never stopped. On a CPU, the results are bit-identical.
+run that is resumed from a checkpoint continues as if it had never stopped. On a CPU, the results are bit-identical to
+those of an uninterrupted run.
 
 `chosen` selects the checkpoint to resume from, and `check_fit` compares it with the trainer. Code in a checkpoint is
-never executed. Pickles are read with torch's restricted unpickler (`weights_only=True`). Those that DeepSpeed and
-torch.distributed.checkpoint load without it are first checked for unexpected classes.
+never executed. Pickles are read with torch's restricted unpickler (`weights_only=True`). Pickles that DeepSpeed and
+torch.distributed.checkpoint load without this unpickler are first checked for unexpected classes.
 """
 
 import math
@@ -52,13 +53,14 @@ STATE = "trainer_state.json"
 ASIDE = "checkpoint.part"
 _READ = (".safetensors", ".pt", ".distcp")
 _READ_TOO = (CURRICULUM, "latest", ".metadata", "model.safetensors.index.json")
-"""Suffixes and names of the files whose sizes are checked because a resumed run reads them. The tokenizer, the scripts
-added by DeepSpeed and `STATE` (whose size depends on the clock) are not included."""
+"""Suffixes and names of the files that a resumed run reads. The sizes of these files are checked. The tokenizer, the
+scripts added by DeepSpeed and `STATE` (which varies in size with the clock) are not included."""
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 def checkpoint_size(model: Any) -> int:
-    """Approximate size of a checkpoint in bytes: the saved weights, and AdamW's two moments for each trained weight."""
+    """Return the approximate size of a checkpoint in bytes: the saved weights, and AdamW's two moments for each trained
+    weight."""
     saved = {id(each): each for each in stored_parameters(model).values()}.values()
     trained = [each for each in model.parameters() if each.requires_grad]
     moments = sum(8 * math.prod(full_shape(each)) for each in trained)
@@ -66,12 +68,12 @@ def checkpoint_size(model: Any) -> int:
 
 
 def state_file(process: int) -> str:
-    """Name of the file with the state of `process`."""
+    """Return the name of the file that contains the state of `process`."""
     return f"resume_state_{process}.pt"
 
 
 def rows_hash(env: Environment) -> dict[str, str | None]:
-    """Hash of each split's prompts and answers, in order, or None for a split without rows."""
+    """Return a hash of each split's prompts and answers, in order, or None for a split without rows."""
     splits = (("training", env.train_rows), ("evaluation", env.eval_rows))
     return {split: hash_of_rows(rows) if rows else None for split, rows in splits}
 
@@ -88,7 +90,8 @@ class Facts(BaseModel, extra="allow"):
 
 
 def settings_of(trainer: Any) -> dict[str, Any]:
-    """Settings that a resumed run must keep so that its rows have the same order and the checkpoint can be loaded."""
+    """Return the settings that a resumed run must keep so that its rows have the same order and the checkpoint can be
+    loaded."""
     args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
     adapter = next(iter(getattr(model, "peft_config", {}).values()), None)
     sizes = ("rollouts_per_step", "per_device_train_batch_size", "num_generations", "num_iterations")
@@ -117,7 +120,7 @@ class Checkpoints:
         self._curriculum = ""
 
     def note(self) -> None:
-        """At the start of the run and at the end of each step, record the state that `save` writes. An interrupted step
+        """Record the state that `save` writes, at the start of the run and at the end of each step. An interrupted step
         has already used random numbers, so it must be repeated from this state."""
         trainer = self._trainer
         self._noted = {
@@ -197,7 +200,7 @@ class Checkpoints:
             self.saved_at = trainer.state.global_step
 
     def room_problem(self) -> str | None:
-        """A warning if the disk does not have enough space for a checkpoint, or None if it does."""
+        """Return a warning if the disk does not have enough space for a checkpoint, or None if it does."""
         model = self._trainer.accelerator.unwrap_model(self._trainer.model)
         size, free = checkpoint_size(model), shutil.disk_usage(self.folder).free
         if size <= free:
@@ -241,7 +244,7 @@ class Checkpoints:
 
     @contextmanager
     def _together(self, final: Path) -> Iterator[None]:
-        """Context manager in which a failure on any process raises an error on all of them."""
+        """Raise an error on all processes if any process fails while this context is active."""
         problem, cause = None, None
         try:
             yield
@@ -249,13 +252,13 @@ class Checkpoints:
             reason, cause = reason_of(error), error
             is_full = not isinstance(error, TrainingError) and shutil.disk_usage(self.folder).free < 1 << 20
             if is_full or "PytorchStreamWriter" in reason:
-                reason = "the disk is full, or a quota or a file size limit was reached"
+                reason = "the disk is full, or a quota or file size limit was reached"
             problem = f"cannot save {final.name} in {self.folder}: {reason}; earlier checkpoints are unchanged"
         agree(self._trainer.accelerator, problem, cause)
 
 
 def _read(kind: type[ModelT], file: Path) -> ModelT:
-    """Read a JSON file from a checkpoint. Raises `InputError` if it is damaged."""
+    """Read a JSON file from a checkpoint. Raises `InputError` if the file is damaged."""
     try:
         return kind.model_validate_json(file.read_bytes())
     except (OSError, ValidationError) as error:
@@ -263,7 +266,8 @@ def _read(kind: type[ModelT], file: Path) -> ModelT:
 
 
 def random_numbers() -> dict[str, Any]:
-    """State of Python's, NumPy's and torch's random number generators, readable by `torch.load(weights_only=True)`."""
+    """Return the state of Python's, NumPy's and torch's random number generators in a form that `torch.load` can read
+    with `weights_only=True`."""
     numbers: Any = np.random.get_state()
     kind, keys, *rest = numbers
     state = {
@@ -277,7 +281,7 @@ def random_numbers() -> dict[str, Any]:
 
 
 def set_random_numbers(state: dict[str, Any]) -> None:
-    """Restore a state that `random_numbers` returned."""
+    """Restore a state returned by `random_numbers`."""
     random.setstate(state["python"])
     kind, keys, position, has_gauss, cached = state["numpy"]
     np.random.set_state((kind, keys.numpy().astype(np.uint32), int(position), int(has_gauss), cached))
@@ -287,12 +291,12 @@ def set_random_numbers(state: dict[str, Any]) -> None:
 
 
 def chosen(resume: str | Path, folder: Path) -> Path | None:
-    """The checkpoint selected by `resume` for a run in `folder`, or None if "auto" does not find one. Prints a line for
-    each damaged checkpoint that is skipped.
+    """Return the checkpoint selected by `resume` for a run in `folder`, or None if `resume` is "auto" and there is no
+    checkpoint. Print a line for each damaged checkpoint that is skipped.
 
     Raises:
         InputError: `resume` is not a checkpoint, all checkpoints are damaged, or `folder` has newer checkpoints, which
-            would conflict with those of the resumed run.
+            would conflict with the checkpoints of the resumed run.
     """
     if str(resume) != AUTO:
         path = Path(resume)
@@ -310,7 +314,7 @@ def chosen(resume: str | Path, folder: Path) -> Path | None:
     for path in RunFolder(folder).checkpoints():
         if (problem := _damage(path)) is None:
             return path
-        print(f"skipping a damaged checkpoint: {path}: {problem}", flush=True)
+        print(f"skipping the damaged checkpoint {path}: {problem}", flush=True)
         passed_over = passed_over or f"{path}: {problem}"
     if passed_over:  # starting over would delete files that may still be recoverable
         raise InputError(f"{folder} has no complete checkpoint ({passed_over}): use a new output folder")
@@ -326,43 +330,49 @@ def check_fit(trainer: Any, path: Path) -> None:
         raise InputError(f"cannot resume from {path}: {reason}")
 
     if made_by := differing.get("processes"):
-        refuse(f"it was made by {counted(made_by, 'process')}, not {ours['processes']}: start {made_by}")
+        refuse(
+            f"it was saved by {counted(made_by, 'process')}, not {ours['processes']}: set the number of processes to "
+            f"{made_by}"
+        )
     if problem := weights_problem(path, trainer.accelerator.unwrap_model(trainer.model)):
-        refuse(f"it is from another model: {problem}")
+        refuse(f"its weights do not match the model because {problem}")
     if rows := differing.get("rows"):
         run, own_rows = RunFolder(path.parent), trainer.env.manifest
         if own_rows is not None and run.manifest().get("rows"):
             check_manifest(run.manifest_file, own_rows)  # the error names the difference
         split = next(name for name, value in ours["rows"].items() if rows.get(name) != value)
-        refuse(f"its {split} rows are different: use the tasks, data and seed of that run")
+        refuse(f"its {split} rows are different: use the same tasks, data and seed")
     if "curriculum" in differing:
-        refuse("its curriculum is different, or only one of the two runs has one: use the same curriculum and seed")
+        refuse(
+            "its curriculum is different, or only one of the two runs has a curriculum: use the same curriculum and "
+            "seed"
+        )
     for name, there in differing.items():
-        refuse(f"it was made with {name}={there}, but this run has {ours[name]}: use the same value")
+        refuse(f"it was saved with {name}={there}, but this run has {ours[name]}: use the same value")
     if trainer.previous_policy and weights_file(0) not in theirs.files:
-        refuse("it was saved without kl_reference='previous'")
+        refuse("it was saved without kl_reference='previous': use the same kl_reference")
 
 
 def final_results(run: RunFolder, step: int) -> dict[str, Any] | None:
-    """The results of a run that finished after `step`, or None if it failed, was interrupted, or was killed before it
-    could write them."""
+    """Return the results of a run that finished at `step`, or None if the run failed, was interrupted, or was killed
+    before it could write its results."""
     results = run.results() or {}
     ended = results.get("steps") == step and not (results["interrupted"] or results["error"])
     return results if ended else None
 
 
 def _damage(path: Path) -> str | None:
-    """The reason a folder is not a complete checkpoint that is safe to load, or None if it is."""
+    """Return the reason `path` is not a complete checkpoint that is safe to load, or None if it is."""
     if not (path / FACTS).is_file():
         return f"{FACTS} is missing: pass the checkpoint-N folder of a run"
     try:
         facts = _read(Facts, path / FACTS)
         if saved_step(path) is None:
-            return f"{STATE} is missing, or has no step"
+            return f"{STATE} is missing, or does not contain a step: copy it again"
         for name, size in facts.files.items():
             now = (path / name).stat().st_size if (path / name).is_file() else 0
             if now != size:
-                return f"{name} is missing or damaged: it has {now:,} of {size:,} bytes; copy it again"
+                return f"{name} is missing or damaged (it has {now:,} of {size:,} bytes): copy it again"
         if facts.settings.get("curriculum") is not None:
             _read(CurriculumState, path / CURRICULUM)
         if facts.settings.get("sharding") == "fsdp2" and (objects := non_tensors(path / OPTIMIZER_FOLDER)):
@@ -370,7 +380,7 @@ def _damage(path: Path) -> str | None:
     except InputError as error:
         return str(error)
     if (path / "latest").is_file() and (path / (path / "latest").read_text().strip()).parent != path:
-        return "latest names a folder outside the checkpoint"  # DeepSpeed would load that folder
+        return "the file latest names a folder outside the checkpoint"  # DeepSpeed would load that folder
     for file in sorted(path.rglob("*.pt")):
         here = file.relative_to(path)
         try:
