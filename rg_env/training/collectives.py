@@ -1,4 +1,4 @@
-"""Collective operations across training processes. An error on one process never leaves the others waiting."""
+"""Collective operations across training processes. An error on one process never leaves other processes waiting."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ def on_main(accelerator: Accelerator | PartialState, act: Callable[[], T]) -> T:
 
     Raises:
         StoppedTogether: on all processes, with the message of the error raised by `act()`. If there is only one
-            process, the error itself is raised.
+            process, the original error is raised.
     """
     if accelerator.num_processes == 1:
         return act()
@@ -43,7 +43,7 @@ def on_main(accelerator: Accelerator | PartialState, act: Callable[[], T]) -> T:
 
 
 def same_everywhere(processes: Accelerator | PartialState, value: str, complaint: str) -> None:
-    """Raise `StoppedTogether` on all processes, with the exit code of `InputError`, unless all have the same
+    """Raise `StoppedTogether` on all processes, with the exit code of `InputError`, unless all processes have the same
     `value`."""
     if processes.num_processes == 1:
         return
@@ -53,8 +53,8 @@ def same_everywhere(processes: Accelerator | PartialState, value: str, complaint
 
 
 def agree(accelerator: Accelerator, problem: str | None, cause: BaseException | None = None) -> None:
-    """If any process has a `problem`, raise an error on all processes, with the first problem as its message. The error
-    is a `StoppedTogether`, or a `TrainingError` if there is only one process."""
+    """Raise an error on all processes if any process has a `problem`. The message is the first problem. The error is a
+    `StoppedTogether`, or a `TrainingError` if there is only one process."""
     if accelerator.num_processes == 1:
         if problem is not None:
             raise TrainingError(problem) from cause
@@ -65,11 +65,12 @@ def agree(accelerator: Accelerator, problem: str | None, cause: BaseException | 
 
 
 def choose_folder(output_dir: str | Path | None, name: str, resume: str | Path | None = None) -> Path:
-    """Call `RunFolder.choose`. With several processes, the main process chooses the folder for all of them."""
+    """Choose the run's folder with `RunFolder.choose`. With several processes, the main process chooses the folder for
+    all processes."""
     if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
         from torch.utils.cpp_extension import get_default_build_root
 
-        # Clear the locks before the processes connect because DeepSpeed compiles an extension when they do.
+        # Clear the locks before the processes connect, because DeepSpeed compiles an extension while connecting.
         clear_stale_locks(Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root()))
     if world_size() == 1:
         return RunFolder.choose(output_dir, name, resume)
@@ -79,16 +80,17 @@ def choose_folder(output_dir: str | Path | None, name: str, resume: str | Path |
 
 
 STALE_S = 600.0
-"""A lock counts as stale after this many seconds without a change in its folder. Compiling takes a minute or two."""
+"""A lock is considered stale after this many seconds without a change in the lock's folder. Compilation takes a minute
+or two."""
 
 
 def clear_stale_locks(root: Path) -> None:
     """Remove locks left in `root`, torch's folder for compiled extensions, by processes that were killed while
-    DeepSpeed was compiling. Otherwise, every later run would wait for these locks forever, without a message. All
-    processes of a run may call this function."""
+    DeepSpeed was compiling. Without this cleanup, every later run would wait for these locks forever, without a
+    message. All processes of a run may call this function."""
     for lock in root.rglob("lock"):
-        with contextlib.suppress(OSError):  # another process has removed it
+        with contextlib.suppress(OSError):  # another process may have removed the lock
             changed = max(file.stat().st_mtime for file in lock.parent.iterdir())
             if time.time() - changed > STALE_S:
                 lock.unlink()
-                print_once(f"Removed {lock}: left by a process that was killed while compiling.")
+                print_once(f"removed {lock}, which was left by a process that was killed while compiling")

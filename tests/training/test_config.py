@@ -58,11 +58,11 @@ MISTAKES = [
     ("training.output_dir=x", "is set in another section: use output.dir"),
     (
         ["training.filter_groups=true", "curriculum.tasks=[chain_sum]"],
-        "samples prompts other than the curriculum's: use only one of the two",
+        "samples prompts other than the curriculum's: use only filter_groups or only curriculum",
     ),
     ("tasks=[{weight: 2}]", "must be a list of names, or of mappings with a name"),
     ("tasks=[a, a]", "'a' appears twice"),
-    ("evaluation.tasks=[maze, maze]", "'maze' appears twice: give the second one a label"),
+    ("evaluation.tasks=[maze, maze]", "'maze' appears twice: give the second entry a label"),
     ("evaluation.tasks=[{task: maze}]", "mappings with a name: [a, {name: b, num_examples: 20}]"),
     ("logging.report_to=wanddb", "must be one of 'tensorboard', 'wandb' or 'trackio'"),
     ("engine=vlm", "engine = 'vlm' @ command line: kind must be one of 'embedded' or 'vllm'"),
@@ -93,7 +93,7 @@ MISTAKES = [
     ("monitors.kl_spikes=3", "unknown key 'kl_spikes': did you mean 'kl_spike'"),
     # combinations
     (["monitors.stop_on=[truncation]", "monitors.off=[all]"], "truncation is off: remove it from monitors.off"),
-    ("evaluation.tasks.chain_sum={}", "is a training task and is evaluated anyway"),
+    ("evaluation.tasks.chain_sum={}", "is already evaluated as a training task"),
     ("evaluation.tasks.chain_sum.task=spell_backward", "is the name of a task: choose another label"),
     ("evaluation.tasks.held_out.task=maze", "is the name of a metric (eval/held_out)"),
     ("evaluation.tasks={a/b: {task: maze}}", "a label may contain only letters, digits, '_', '-' and '.'"),
@@ -102,10 +102,10 @@ MISTAKES = [
     ("training.per_device_train_batch_size=24", "does not divide each process's 128 rollouts per step; try 16"),
     ("splits.num_train_examples=1", "fewer than the 16 prompts in a step"),
     ("splits.num_eval_examples=1", "fewer than the 2 tasks"),
-    ("rewards={correctness: 0}", "every weight is 0"),
+    ("rewards={correctness: 0}", "all weights are 0"),
     ("rewards={}", "is empty: add a reward"),
     ("tasks={}", "is empty: add at least one task, or use your own questions (data)"),
-    ("training.warmup_steps=500", "more than the run's 200 steps"),
+    ("training.warmup_steps=500", "exceeds the run's 200 steps"),
     ("training.epsilon_high=0.1", "training.epsilon_high = 0.1 @ command line: must be at least epsilon (0.2)"),
     ("training.optim=adamw_8bit", "needs bitsandbytes, which is not installed"),
     ("model.dtype=bfloat16", "without LoRA, small updates are rounded away"),
@@ -269,7 +269,7 @@ def test_a_batch_that_does_not_fit_is_refused_with_the_nearest_that_do(
     [
         ({"lerning_rate": 1e-5}, "lerning_rate.*learning_rate"),
         ({"loss_type": "ppo"}, "loss_type.*'ppo'.*bnpo.*dapo"),
-        ({"kl_reference": "previous"}, "kl_reference='previous': there is no KL term, because beta is 0"),
+        ({"kl_reference": "previous"}, "kl_reference='previous': there is no KL term because beta is 0"),
         ({"max_prompt_length": 0}, "max_prompt_length"),  # not taken for "no limit"
         ({"learning_rate": float("inf")}, "learning_rate"),
         ({"temperature": -1, "max_steps": 0, "logging_steps": 10}, "max_steps.*temperature.*logging_steps"),
@@ -317,7 +317,7 @@ def test_the_default_warmup_fits_into_a_short_run(base: Path) -> None:
     assert GRPOConfig(max_steps=3, warmup_steps=0).warmup_steps == 0
     epochs = GRPOConfig(num_train_epochs=0.5, rollouts_per_step=16, num_generations=8)
     assert [epochs.for_rows(rows).warmup_steps for rows in (8, 400)] == [2, 10]
-    with pytest.raises(ConfigError, match=r"warmup_steps = 4 .*more than the run's 3 steps"):
+    with pytest.raises(ConfigError, match=r"warmup_steps = 4 .*exceeds the run's 3 steps"):
         load_train_config(base, ["training.max_steps=3", "training.warmup_steps=4"])
 
 
@@ -433,7 +433,7 @@ UNUSED: list[tuple[list[str], str, str, str]] = [
     (["training.epsilon=0.3"], "training.epsilon", "training.num_iterations: 1", "training.num_iterations=2"),
     (["training.off_policy_mask_threshold=0.1"], "training.off_policy_mask_threshold",
      "training.num_iterations: 1, engine.kind: embedded", "training.num_iterations=2"),
-    (["tasks=chain_sum", "tasks.chain_sum.weight=2"], "tasks.chain_sum.weight", "there is no other task",
+    (["tasks=chain_sum", "tasks.chain_sum.weight=2"], "tasks.chain_sum.weight", "there is only one task",
      "tasks.maze={}"),
     ([*NEVER, "evaluation.temperature=0.5"], "evaluation.temperature",
      "evaluation.before: false, evaluation.after: false, evaluation.every: 0", "evaluation.after=true"),

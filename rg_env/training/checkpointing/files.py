@@ -15,7 +15,7 @@ from rg_env.errors import InputError
 
 
 def saved_step(folder: Path) -> int | None:
-    """The step recorded in trainer_state.json in `folder`, or None if the file or the step is missing.
+    """Return the step recorded in trainer_state.json in `folder`, or None if the file or the step is missing.
 
     Raises:
         InputError: the file is damaged or unreadable.
@@ -31,9 +31,9 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def weight_files(folder: Path, name: str) -> list[Path]:
-    """The file `name` in `folder`, or the files listed in its index. Empty if neither exists.
+    """Return the file `name` in `folder`, the files listed in its index, or an empty list if neither exists.
 
-    If a folder has both, the single file is used, as in transformers.
+    If the file and its index both exist, the index is ignored, as in transformers.
 
     Raises:
         InputError: the index is damaged, or lists files that are not in `folder`.
@@ -47,15 +47,15 @@ def weight_files(folder: Path, name: str) -> list[Path]:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
         missing = [name for name in names if Path(name).name != name or not (folder / name).is_file()]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise InputError(f"{index} cannot be read, or is not an index of weights: copy it again") from error
+        raise InputError(f"{index} cannot be read, or is not a weight index: copy it again") from error
     if missing:
-        raise InputError(f"{folder} lacks {one_line(missing[0])}, which is listed in {index.name}: copy it again")
+        raise InputError(f"{folder} lacks {one_line(missing[0])}, which is listed in {index.name}: copy the file again")
     return [folder / name for name in names]
 
 
 def read_shapes(folder: Path, name: str) -> tuple[Shapes, str | None]:
-    """Shapes of the weights in the file `name` (empty if the file does not exist), and the reason if they cannot be
-    read."""
+    """Return the shapes of the weights in the file `name` (empty if the file does not exist), and an error message if
+    the weights cannot be read."""
     found: Shapes = {}
     try:
         for file in weight_files(folder, name):
@@ -67,17 +67,17 @@ def read_shapes(folder: Path, name: str) -> tuple[Shapes, str | None]:
 
 
 def weights_damage(folder: Path) -> str | None:
-    """The reason `folder` does not have readable weights, or None if it does."""
+    """Return the reason `folder` does not have readable weights, or None if it does."""
     read = [read_shapes(folder, name) for name in (ADAPTER, WEIGHTS)]
     problem = next((problem for _, problem in read if problem), None)
     return problem or (None if any(shapes for shapes, _ in read) else f"it contains neither {WEIGHTS} nor {ADAPTER}")
 
 
 def weights_problem(folder: Path, model: Any) -> str | None:
-    """The reason the files in `folder` are not the complete, unsharded weights of `model`, or None if they are.
+    """Return the reason the files in `folder` are not the complete, unsharded weights of `model`, or None if they are.
 
-    For a model with an adapter, only the adapter's weights are required. Of several tied weights, one is enough.
-    `model` may be sharded.
+    For a model with an adapter, only the adapter's weights are required. Tied weights must be stored only once. `model`
+    may be sharded.
     """
     name = weights_name(model)
     found, problem = read_shapes(folder, name)
@@ -96,17 +96,17 @@ def weights_problem(folder: Path, model: Any) -> str | None:
 
 
 def weights_name(model: Any) -> str:
-    """Name of the file with `model`'s weights in a checkpoint."""
+    """Return the name of the checkpoint file that contains `model`'s weights."""
     return WEIGHTS if getattr(model, "peft_config", None) is None else ADAPTER
 
 
 def full_shape(parameter: Any) -> tuple[int, ...]:
-    """The full shape of a parameter, even if it is sharded."""
+    """Return the full shape of a parameter, even if the parameter is sharded."""
     return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
 
 def stored_parameters(model: Any) -> dict[str, Any]:
-    """Parameters by their names in the weights file. Tied parameters appear under each of their names."""
+    """Return the parameters by their names in the weights file. Tied parameters appear under each of their names."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     if getattr(model, "peft_config", None) is None:
         return parameters

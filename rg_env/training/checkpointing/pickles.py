@@ -1,4 +1,4 @@
-"""Read files saved by torch, without executing any code in them.
+"""Read files saved by torch without executing any code in them.
 
 torch's reader (`weights_only=True`) is safe for tensors and for the classes listed in this module. The `.metadata` file
 of torch.distributed.checkpoint is a plain pickle, and torch would execute any code in it. `read_metadata` uses its own
@@ -29,7 +29,7 @@ METADATA = ".metadata"
 
 
 def load(file: Path) -> Any:
-    """The contents of `file`, with memory-mapped tensors.
+    """Return the contents of `file`, with memory-mapped tensors.
 
     Raises:
         InputError: the file is missing or damaged, or contains anything other than tensors, plain values and known
@@ -48,13 +48,13 @@ def load(file: Path) -> Any:
 
 
 def safe_classes() -> list[Any]:
-    """Classes in FSDP and DeepSpeed checkpoints, for `torch.serialization.safe_globals`."""
+    """Return the classes in FSDP and DeepSpeed checkpoints, for `torch.serialization.safe_globals`."""
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor, Replicate, Shard
     from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
     own = [DTensor, DTensorSpec, TensorMeta, Replicate, Shard]
-    # Registered under the names that they had up to torch 2.4.
+    # These names refer to the same classes in checkpoints from torch 2.4 and earlier.
     modules = ("", "api.", "placement_types.", "_dtensor_spec.")
     earlier = [(kind, f"torch.distributed._tensor.{module}{kind.__name__}") for kind in own for module in modules]
     # DeepSpeed may not be installed, so its objects are read as inert placeholders and the ZeRO stage is read as a
@@ -75,14 +75,14 @@ class _Stage(int):
 
 
 def _member(kind: object, name: object) -> _Stage:
-    """Replacement for `getattr`, which Python 3.11.0 to 3.11.3 use to pickle enum members."""
+    """Replace `getattr`, which Python 3.11.0 to 3.11.3 use to pickle enum members."""
     if kind is not _Stage or name not in _STAGES:
         raise pickle.UnpicklingError("GLOBAL builtins.getattr")
     return _Stage(_STAGES.index(name))
 
 
 def read_metadata(folder: Path) -> metadata.Metadata:
-    """Read a torch.distributed.checkpoint folder's metadata, and check the files against it.
+    """Read the metadata of a torch.distributed.checkpoint folder, and check the folder's files against the metadata.
 
     Raises:
         InputError: a file is missing or damaged, or the metadata contains unknown classes.
@@ -100,31 +100,33 @@ def read_metadata(folder: Path) -> metadata.Metadata:
                 ends[place.relative_path] = max(ends.get(place.relative_path, 0), place.offset + place.length)
     except OSError as error:
         raise InputError(
-            f"{file}: {error.strerror}; the .distcp files cannot be read without it, so copy it, too"
+            f"{file}: {error.strerror}; the .distcp files cannot be read without this file, so copy it as well"
         ) from error
     except _UnknownClass as error:
         raise InputError(
             f"{file} contains {one_line(error)}, which no checkpoint needs; it was not executed"
         ) from error
     except Exception as error:  # a damaged pickle can raise any exception
-        raise InputError(f"{file} is truncated, damaged, or in another format ({one_line(error)})") from error
+        raise InputError(
+            f"{file} is truncated, damaged, or in another format ({one_line(error)}): copy it again"
+        ) from error
     for name, end in ends.items():
         size = (folder / name).stat().st_size if (folder / name).is_file() else 0
         if size < end:
-            problem = f"is missing or truncated: it has {size:,} of at least {end:,} bytes"
-            raise InputError(f"{one_line(folder / name)} {problem}; copy all files again")
+            problem = f"is missing or truncated (it has {size:,} of at least {end:,} bytes)"
+            raise InputError(f"{one_line(folder / name)} {problem}: copy all files again")
     return found
 
 
 def non_tensors(folder: Path) -> list[str]:
-    """Names of the pickled entries in a torch.distributed.checkpoint folder. Loading them would execute code. Raises
-    the same errors as `read_metadata`."""
+    """Return the names of the pickled entries in a torch.distributed.checkpoint folder. Loading such entries could
+    execute code. Raises the same errors as `read_metadata`."""
     entries = read_metadata(folder).state_dict_metadata
     return [one_line(name) for name, entry in entries.items() if not isinstance(entry, metadata.TensorStorageMetadata)]
 
 
 class _UnknownClass(Exception):
-    """The metadata contains an unexpected class."""
+    """Raised if the metadata contains an unexpected class."""
 
 
 class _MetadataUnpickler(pickle.Unpickler):

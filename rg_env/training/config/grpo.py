@@ -1,9 +1,9 @@
-"""`GRPOConfig`: the training settings of `GRPOTrainer`, and the `training:` section of a run's config.
+"""`GRPOConfig` contains the training settings of `GRPOTrainer`, and is the `training:` section of a run's config.
 
     args = GRPOConfig(output_dir="outputs/run", max_steps=200, learning_rate=1e-6, rollouts_per_step=128)
 
-Settings that also exist in `vf.GRPOConfig` (Verifiers 0.1.6) have the same names there. The batch is global:
-`rollouts_per_step` counts the rollouts on all processes, and gradient accumulation follows from the number of
+Settings that also exist in `vf.GRPOConfig` (Verifiers 0.1.6) have the same names there. The batch size is global:
+`rollouts_per_step` counts the rollouts on all processes, and gradient accumulation is derived from the number of
 processes. A config therefore describes the same experiment on any number of GPUs.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rg_env.inference.models import Policy
 
 OTHER_NAMES: dict[str, Any] = load_yaml(Path(__file__).with_name("other_trainers.yaml").read_text(encoding="utf-8"))
-"""Keys from other tools and earlier releases, by section, each with the advice for its error message."""
+"""Keys from other tools and earlier releases, by section, each with advice for its error message."""
 
 OWNED_ELSEWHERE = {
     "output_dir": "output.dir",
@@ -43,26 +43,27 @@ class GRPOConfig(Section):
     max_steps: Positive = 200
     """Number of optimizer steps."""
     num_train_epochs: Above0 | None = None
-    """Number of passes over the training rows, used instead of `max_steps`. Each pass leaves out any remaining rows
-    that do not fill a whole step. Default: `max_steps` applies."""
+    """Number of passes over the training rows, used instead of `max_steps`. Rows at the end of a pass that do not fill
+    a complete step are skipped. Default: `max_steps` determines the length of the run."""
     rollouts_as_steps: bool = False
     """Whether all step counts in the config are given in rollouts instead of optimizer steps. This makes runs with
-    different batch sizes comparable. Experiment trackers then also use the number of rollouts as the x-axis."""
+    different batch sizes comparable. Experiment trackers also use the number of rollouts as the x-axis with this
+    setting."""
     learning_rate: Above0 = 1e-6
     """Peak learning rate of the schedule."""
     lr_scheduler_type: Literal["constant", "constant_with_warmup", "linear", "cosine"] = "constant_with_warmup"
     """Learning rate schedule. "linear" and "cosine" decay to 0 at the last step, after the warmup."""
     warmup_steps: Count = 10
-    """Number of steps over which the learning rate rises linearly to its peak. "constant" has no warmup. Default: 10,
-    or `max_steps` in a shorter run."""
+    """Number of steps over which the learning rate rises linearly to its peak. The "constant" schedule has no warmup.
+    Default: 10, or `max_steps` in a shorter run."""
     optim: Literal[
         "adamw_torch", "adamw_torch_fused", "adamw_offload", "adamw_8bit", "paged_adamw_8bit", "adafactor", "sgd"
     ] = "adamw_torch_fused"
     """Optimizer. "adamw_torch_fused" updates all parameters in one kernel. "adamw_offload" keeps float32 weights and
-    moments in CPU memory, for models in bfloat16 (`model.dtype`) that would not otherwise fit on the GPU. It does not
-    work with ZeRO or FSDP2. The 8-bit optimizers need bitsandbytes."""
+    moments in CPU memory, for models in bfloat16 (`model.dtype`) that would not otherwise fit on the GPU.
+    "adamw_offload" does not work with ZeRO or FSDP2. The 8-bit optimizers need bitsandbytes."""
     weight_decay: From0 = 0.0
-    """Weight decay. It does not apply to biases or norms."""
+    """Weight decay, which does not apply to biases or norms."""
     adam_beta1: Share = 0.9
     """AdamW beta1, the decay rate of the first moment."""
     adam_beta2: Share = 0.999
@@ -72,28 +73,29 @@ class GRPOConfig(Section):
     max_grad_norm: From0 = 0.2
     """Maximum gradient norm. Larger gradients are clipped. 0 turns clipping off."""
     rollouts_per_step: Positive = 128
-    """Number of rollouts per optimizer step, across all processes: the number of prompts times `num_generations`. It
-    must be divisible by `num_generations`, and each process's share must divide evenly into micro-batches."""
+    """Number of rollouts per optimizer step, across all processes: the number of prompts times `num_generations`. The
+    number must be divisible by `num_generations`, and each process's share must divide evenly into micro-batches."""
     per_device_train_batch_size: Positive = 8
     """Maximum number of rollouts per micro-batch on each process. A process that has fewer rollouts per step handles
-    all of them at once. This setting affects memory use and speed, but not the number of rollouts per step."""
+    all its rollouts in one micro-batch. This setting affects memory use and speed, but not the number of rollouts per
+    step."""
     num_generations: Annotated[int, Field(ge=2)] = 8
     """Number of rollouts per prompt. The rollouts of a prompt form a group, and advantages are computed relative to the
     group (Shao et al., 2024, arXiv:2402.03300)."""
     num_iterations: Positive = 1
     """Number of optimizer steps per batch of rollouts."""
     loss_type: Literal["bnpo", "grpo", "dr_grpo", "dapo"] = "bnpo"
-    """How token losses are averaged. "bnpo" averages over the micro-batch's tokens. "grpo" averages over the
+    """Method for averaging the token losses. "bnpo" averages over the micro-batch's tokens. "grpo" averages over the
     tokens of each rollout, then over rollouts (Shao et al., 2024, arXiv:2402.03300). "dr_grpo" divides by a constant
     length (Liu et al., 2025, arXiv:2503.20783). "dapo" averages over all tokens in the step's rollouts (Yu et al.,
     2025, arXiv:2503.14476, section 3.3)."""
     mask_truncated_completions: bool = False
-    """Whether rollouts cut off at `max_tokens` are left out of the loss. They still count toward their group's mean
-    reward ("overlong filtering", Yu et al., 2025, DAPO, arXiv:2503.14476, section 3.4)."""
+    """Whether rollouts that are cut off at `max_tokens` are excluded from the loss. Such rollouts still count toward
+    their group's mean reward ("overlong filtering", Yu et al., 2025, DAPO, arXiv:2503.14476, section 3.4)."""
     scale_rewards: Literal["group", "batch", "none"] = "group"
-    """Scale of the advantages. They are divided by the standard deviation of rewards in the "group" (Shao et al., 2024,
-    arXiv:2402.03300), by the standard deviation in the whole "batch" (Liu et al., 2025, arXiv:2508.08221), or not at
-    all ("none"; Liu et al., 2025, arXiv:2503.20783)."""
+    """Scale of the advantages. Advantages are divided by the standard deviation of rewards in the "group" (Shao et al.,
+    2024, arXiv:2402.03300), by the standard deviation in the entire "batch" (Liu et al., 2025, arXiv:2508.08221), or
+    not at all ("none"; Liu et al., 2025, arXiv:2503.20783)."""
     beta: From0 = 0.0
     """Weight of the KL term in the loss. 0 turns it off."""
     kl_reference: Literal["initial", "previous"] = "initial"
@@ -106,26 +108,27 @@ class GRPOConfig(Section):
     0 turns it off. Values around 0.001 slow down the collapse to a single answer."""
     off_policy_mask_threshold: Above0 | None = None
     """Off-policy masking threshold, in nats per token. Rollouts with a negative advantage are excluded from the policy
-    loss if their mean log-probability has fallen by more than this since sampling (DeepSeek-V3.2, arXiv:2512.02556).
-    Default: no masking."""
+    loss if their mean log-probability has fallen by more than this threshold since sampling (DeepSeek-V3.2,
+    arXiv:2512.02556). Default: no masking."""
     filter_groups: bool = False
     """Whether groups with only right or only wrong answers are replaced with groups for other prompts ("dynamic
     sampling", Yu et al., 2025, DAPO, arXiv:2503.14476, section 3.2)."""
     filter_groups_rounds: Annotated[int, Field(ge=1, le=100)] = 3
-    """Maximum number of replacement rounds per batch. Groups that have not been replaced by then are left out of the
-    loss."""
+    """Maximum number of replacement rounds per batch. Groups that cannot be replaced within this number of rounds are
+    excluded from the loss."""
     epsilon: Share = 0.2
-    """Clipping range of the probability ratio, as a distance from 1. It has no effect if `num_iterations` is 1, because
-    the ratio is then always 1."""
+    """Clipping range of the probability ratio, as a distance from 1. Clipping has no effect if `num_iterations` is 1,
+    because the ratio is then always 1."""
     epsilon_high: From0 | None = None
-    """Clipping range above 1 ("clip-higher", DAPO, section 3.1). It must be at least `epsilon`. Default: `epsilon`."""
+    """Clipping range above 1 ("clip-higher", DAPO, section 3.1). The value must be at least `epsilon`. Default:
+    `epsilon`."""
     delta: Above0 | None = None
     """Upper bound on the ratio in the loss's unclipped term (two-sided clipping). Default: no bound."""
     temperature: Above0 = 1.0
     """Sampling temperature for rollouts. The loss uses log-probabilities at the same temperature."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Nucleus sampling: tokens are sampled from the smallest set of most likely tokens whose total probability is at
-    least this value. 1 turns it off."""
+    """Nucleus sampling: tokens are sampled from the smallest set of most likely tokens that has a total probability of
+    at least this value. 1 turns it off."""
     top_k: Count = 0
     """Top-k sampling: only the `top_k` most likely tokens are sampled. 0 turns it off."""
     min_p: Share = 0.0
@@ -138,7 +141,7 @@ class GRPOConfig(Section):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     """Penalty subtracted from a token's logit for each occurrence in the completion so far. 0 turns it off."""
     max_prompt_length: Positive = 1024
-    """Maximum prompt length in tokens. A longer prompt is an error."""
+    """Maximum prompt length in tokens. Longer prompts raise an error."""
     max_tokens: Positive = 1024
     """Maximum number of new tokens per completion. `max_new_tokens` is an alias."""
     shuffle_dataset: bool = True
@@ -171,12 +174,12 @@ class GRPOConfig(Section):
 
     @model_validator(mode="after")
     def _warm_up_within_the_run(self) -> Self:
-        # Not an ordinary assignment, which would mark the field as set by the user.
+        # An ordinary assignment would mark the field as set by the user.
         self.__dict__["warmup_steps"] = self._warmup(self.max_steps)
         return self
 
     def _warmup(self, steps: int) -> int:
-        """Number of warmup steps in a run of `steps` steps."""
+        """Return the number of warmup steps in a run of `steps` steps."""
         given = "warmup_steps" in self.model_fields_set or self.lr_scheduler_type == "constant"
         return self.warmup_steps if given else min(self.warmup_steps, steps)
 
@@ -184,7 +187,7 @@ class GRPOConfig(Section):
     @classmethod
     def _has_kl_term(cls, value: str, info: ValidationInfo) -> str:
         if value == "previous" and info.data.get("beta") == 0:
-            raise ValueError("there is no KL term, because beta is 0")
+            raise ValueError("there is no KL term because beta is 0: set beta above 0")
         return value
 
     @field_validator("epsilon_high")
@@ -200,7 +203,7 @@ class GRPOConfig(Section):
         return self.rollouts_per_step // self.num_generations
 
     def for_rows(self, rows: int) -> "GRPOConfig":
-        """The same config with `num_train_epochs` over `rows` training rows converted to `max_steps`."""
+        """Return this config with `num_train_epochs` over `rows` training rows converted to `max_steps`."""
         if self.num_train_epochs is None:
             return self
         batches = self.num_train_epochs * (rows // max(1, self.prompts_per_step))
@@ -215,19 +218,20 @@ class GRPOConfig(Section):
         return self.max_prompt_length + self.max_tokens
 
     def accumulation(self, processes: int) -> int:
-        """Number of micro-batches per step on each process. Raises `InputError` if it is not a whole number."""
+        """Return the number of micro-batches per step on each process. Raises `InputError` if a step cannot be divided
+        into complete groups and micro-batches."""
         for key, message in batch_problems(self, processes):
             raise InputError(f"{key}: {message}")
         return self.rollouts_per_step // (self.micro_batch(processes) * processes)
 
     def micro_batch(self, processes: int) -> int:
-        """Number of rollouts per micro-batch on each of the `processes` processes: `per_device_train_batch_size`, or a
-        process's share of a step if that is smaller."""
+        """Return the number of rollouts per micro-batch on each of the `processes` processes:
+        `per_device_train_batch_size`, or a process's share of a step if the share is smaller."""
         return max(1, min(self.per_device_train_batch_size, self.rollouts_per_step // processes))
 
 
 def batch_problems(args: GRPOConfig, processes: int) -> Iterator[tuple[str, str]]:
-    """Yield a field that is inconsistent with the others, and a message. Yields nothing if all fields are
+    """Yield a field that is inconsistent with other fields, and an error message. Yield nothing if all fields are
     consistent."""
     rollouts, group, micro = args.rollouts_per_step, args.num_generations, args.micro_batch(processes)
     for divisor, name in ((group, f"num_generations={group}"), (processes, f"{processes} processes")):
@@ -242,8 +246,8 @@ def batch_problems(args: GRPOConfig, processes: int) -> Iterator[tuple[str, str]
 
 
 def _near(rollouts: int, args: GRPOConfig, processes: int) -> str:
-    """The nearest numbers of rollouts that divide into whole groups, and into whole micro-batches on each process. If
-    none of these numbers is within a factor of 2, the micro-batch size is ignored."""
+    """Return the nearest numbers of rollouts that divide into complete groups, and into complete micro-batches on each
+    process. If none of these numbers is within a factor of 2, the micro-batch size is ignored."""
     # Up to this number of rollouts, each process has a single micro-batch.
     at_once = processes * args.per_device_train_batch_size
     small, large = math.lcm(args.num_generations, processes), math.lcm(args.num_generations, at_once)
@@ -269,5 +273,5 @@ def default_config(policy: "Policy", output_dir: str | Path, **overrides: Any) -
 
 
 def default_fields(is_tiny: bool) -> dict[str, Any]:
-    """The fields that `default_config` sets, for the tiny policy or for any other model."""
+    """Return the fields that `default_config` sets, for the tiny policy or for any other model."""
     return {**TRAINING, "save_steps": 0} if is_tiny else {"save_steps": 100}

@@ -3,7 +3,7 @@
     config = load_train_config("configs/train/tiny.yaml", ["training.learning_rate=2e-6"])
 
 This module performs all checks that do not need the model, including checks for unknown task and reward names and for
-conflicting values. It imports neither torch nor reasoning_gym.
+conflicting values. This module imports neither torch nor reasoning_gym.
 """
 
 import math
@@ -47,7 +47,7 @@ def checked_config(document: Document, *, processes: int | None = None) -> Train
     def names(config: TrainConfig) -> Iterator[Problem]:
         yield from _names(config)
         used = _BATCH & {*given} if isinstance(given, dict) else set()
-        if used <= config.training.model_fields_set:  # parsing did not drop any of them as invalid
+        if used <= config.training.model_fields_set:  # parsing did not drop any of these keys as invalid
             yield from _batch(config, count)
 
     config = parsing.parse_config(document, TrainConfig, names)
@@ -58,7 +58,7 @@ def checked_config(document: Document, *, processes: int | None = None) -> Train
 
 def _names(config: TrainConfig) -> Iterator[Problem]:
     """Yield the problems caused by unknown names and by invalid options of known names. The config's imports run first
-    because they can register names."""
+    because imported modules can register names."""
     if failed := [*parsing.problem_of(("imports",), lambda: import_user_code(config.imports))]:
         yield from failed
         return
@@ -81,10 +81,13 @@ def problems(config: TrainConfig, processes: int = 1) -> Iterator[Problem]:
     if not config.rewards:
         yield _at("rewards", "is empty: add a reward, such as {correctness: 1.0}")
     elif not any(reward.weight for reward in config.rewards.values()):
-        yield _at("rewards", "every weight is 0, so there is nothing to learn from")
+        yield _at("rewards", "all weights are 0, so there is nothing to learn: set at least one nonzero weight")
     yield from _rows(config)
     if config.evaluation.every and not (splits.num_eval_examples or config.evaluation.tasks):
-        yield _at("evaluation.every", "there is nothing to evaluate, because splits.num_eval_examples is 0")
+        yield _at(
+            "evaluation.every",
+            "there is nothing to evaluate because splits.num_eval_examples is 0 and evaluation.tasks is empty",
+        )
     updates, save_every = config.in_updates(), config.output.save_every
     if hub.enabled and hub.every and not save_every:
         yield _at("hub.every", "output.save_every is 0, so there are no checkpoints to upload during training")
@@ -93,13 +96,13 @@ def problems(config: TrainConfig, processes: int = 1) -> Iterator[Problem]:
         yield _at("hub.every", f"must be a multiple of output.save_every ({save_every}); try {least}")
     steps, has_warmup = updates.training.max_steps, training.lr_scheduler_type != "constant"
     if has_warmup and updates.training.warmup_steps > steps:
-        yield _at("training.warmup_steps", f"more than the run's {counted(steps, 'step')}")
+        yield _at("training.warmup_steps", f"exceeds the run's {counted(steps, 'step')}")
     packages: list[tuple[str, str]] = [("logging.report_to", service) for service in config.logging.report_to]
     packages += [("training.optim", "bitsandbytes")] if training.optim.endswith("8bit") else []
     packages += [("training.use_liger_kernel", "liger-kernel")] if training.use_liger_kernel else []
     for key, package in packages:
         if find_spec(package.replace("-", "_")) is None:
-            yield _at(key, f"needs {package}, which is not installed: `pip install {package}`")
+            yield _at(key, f"needs {package}, which is not installed: run `pip install {package}`")
     if model.dtype == "bfloat16" and config.lora is None and training.optim != "adamw_offload":
         yield _at(
             "model.dtype",
@@ -114,7 +117,7 @@ def problems(config: TrainConfig, processes: int = 1) -> Iterator[Problem]:
 
 
 def _at(key: str, message: str) -> Problem:
-    """A problem at a dotted key."""
+    """Return a problem at a dotted key."""
     return Problem(tuple(key.split(".")), message)
 
 
@@ -151,7 +154,10 @@ def contradictions(training: GRPOConfig, engine: EngineConfig, curriculum: objec
     """Yield the problems caused by values of `training` and `engine` that conflict with each other or with
     `curriculum`."""
     if training.filter_groups and curriculum is not None:
-        yield _at("training.filter_groups", "samples prompts other than the curriculum's: use only one of the two")
+        yield _at(
+            "training.filter_groups",
+            "samples prompts other than the curriculum's: use only filter_groups or only curriculum",
+        )
     for key in ("num_batches_ahead", "importance_sampling_correction"):
         if engine.kind == "embedded" and getattr(engine, key):
             text = "applies only to engine.kind: vllm; the embedded engine samples from the policy"
@@ -187,7 +193,7 @@ def curriculum_problems(curriculum: CurriculumConfig, tasks: Mapping[str, Any]) 
         top = max((len(levels[each]) for each in task.attributes or levels), default=0) - 1
         highest = top if task.highest is None else task.highest
         if not any(level <= highest for level in working):
-            yield Problem(path, f"no level up to {highest} works with the installed reasoning-gym: leave this task out")
+            yield Problem(path, f"no level up to {highest} works with the installed reasoning-gym: remove this task")
             continue
         for key in ("start", "highest"):
             if (getattr(task, key) or 0) > top:
@@ -208,8 +214,8 @@ def _evaluation_tasks(config: TrainConfig) -> Iterator[Problem]:
         if label is None and name in config.tasks:
             yield Problem(
                 path,
-                "is a training task and is evaluated anyway: leave it out here, or evaluate it with other options "
-                f"under its own label, such as {name}_hard: {{task: {name}, config: {{...}}}}",
+                "is already evaluated as a training task: remove it here, or evaluate it with other options under its "
+                f"own label, such as {name}_hard: {{task: {name}, config: {{...}}}}",
             )
         else:
             yield from entry_problems(path, evaluation.gym(name), label, reserved)

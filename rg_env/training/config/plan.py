@@ -1,4 +1,4 @@
-"""A run's plan, and the keys that have no effect, as printed by `rg-env train CONFIG --dry-run`.
+"""Describe a run's plan and the keys that have no effect, as printed by `rg-env train CONFIG --dry-run`.
 
 This module imports neither torch nor reasoning_gym.
 """
@@ -16,11 +16,11 @@ from rg_env.core.text import counted
 from rg_env.training.config.schema import TrainConfig, evaluation_steps
 
 _UNUSED: dict[str, str] = yaml12.load(Path(__file__).with_name("no_effect.yaml").read_text(encoding="utf-8"))
-"""Conditions on a config's values, each with the keys (or patterns) that have no effect if it holds."""
+"""Conditions on a config's values, each with the keys (or patterns) that have no effect if the condition holds."""
 
 
 def without_effect(config: TrainConfig) -> str:
-    """One line that lists the keys without effect and the reasons, or an empty string if there are no such keys.
+    """Return a line that lists the keys without effect and the reasons, or an empty string if there are no such keys.
 
     Such keys are not errors, so an override like `engine.kind=embedded` also works with a config written for a server.
     Only keys with non-default values that are not false, 0 or empty are reported.
@@ -35,7 +35,7 @@ def without_effect(config: TrainConfig) -> str:
 
 
 def _reasons(config: TrainConfig) -> Iterator[tuple[str, str]]:
-    """The reasons that apply, each with the keys or patterns that it affects."""
+    """Yield the reasons that apply, each with the affected keys or patterns."""
     monitors, updates = config.monitors, config.in_updates()
     for reason, keys in _UNUSED.items():
         if all(_holds(condition, config) for condition in reason.split(", ")):
@@ -47,7 +47,7 @@ def _reasons(config: TrainConfig) -> Iterator[tuple[str, str]]:
     if not {"wandb", "trackio"} & {*config.logging.report_to}:
         yield "logging.report_to names neither wandb nor trackio", "logging.project logging.run_name"
     if len(config.tasks) == 1:
-        yield "there is no other task", "tasks.*.weight"
+        yield "there is only one task", "tasks.*.weight"
     if monitors.active() and updates.training.max_steps < monitors.window:
         yield "the run has fewer steps than monitors.window", "monitors.window monitors.stop_on"
     yield (
@@ -68,7 +68,7 @@ def _holds(condition: str, config: TrainConfig) -> bool:
 
 
 def describe(config: TrainConfig, own_rows: int | None = None) -> str:
-    """The resolved config as YAML, followed by the run's plan as comments."""
+    """Return the resolved config as YAML, followed by the run's plan as comments."""
     comments = (f"#   {line}" for line in plan(config, own_rows=own_rows))
     return "\n".join([yaml12.to_yaml(config.resolved()).rstrip(), "", "# The plan", *comments])
 
@@ -120,8 +120,8 @@ def _saved(every: int, steps: int) -> str:
 
 
 def _rows(config: TrainConfig, own_rows: int | None) -> Iterator[str]:
-    """Describe the training data: the number of questions for each task (or its share of the prompts, if questions are
-    drawn during training), and the number of epochs."""
+    """Describe the training data: the number of questions for each task (or the task's share of the prompts, if
+    questions are drawn during training), and the number of epochs."""
     training, rows = config.training, config.splits.num_train_examples
     drawn = list(config.curriculum.tasks) if config.curriculum else []
     if config.data is not None:

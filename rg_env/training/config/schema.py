@@ -4,7 +4,7 @@ config.
     config = load_train_config("configs/train/tiny.yaml")    # see `load`
     env = ReasoningGym(**config.environment_arguments())
 
-Each section is frozen and has a docstring under every field, from which `docs/reference/configuration.md` is generated.
+Each section is frozen. `docs/reference/configuration.md` is generated from the docstrings of the sections and fields.
 The `training` section is `grpo.GRPOConfig`. This module imports neither torch nor reasoning_gym.
 """
 
@@ -40,15 +40,15 @@ class ModelConfig(Section):
 
 
 class TaskConfig(TaskOptions):
-    """One training task. Its key in `tasks` is the task's name."""
+    """A training task. The key in `tasks` is the task's name."""
 
     weight: parsing.Weight = 1.0
     """This task's share of the training questions, relative to the other tasks' weights."""
 
 
 class SplitsConfig(Section):
-    """How many questions a run uses, and how they are split between training and evaluation. By default, the two never
-    share a problem, regardless of the seeds."""
+    """Number of questions in a run, and their division between training and evaluation. By default, training and
+    evaluation never share a problem, regardless of the seeds."""
 
     num_train_examples: Positive = 2000
     """Number of distinct training questions, divided among the tasks by weight."""
@@ -58,14 +58,14 @@ class SplitsConfig(Section):
     seed: Seed | None = None
     """Seed for the training questions. Default: the run's `seed`."""
     eval_seed: Seed = 0
-    """Seed for the evaluation questions. It is independent of the run's `seed`, so runs with different seeds are
+    """Seed for the evaluation questions. This seed is independent of the run's `seed`, so runs with different seeds are
     evaluated on the same questions."""
     by: SplitBy = "problem"
-    """How questions are divided between training and evaluation. "problem" keeps all wordings of a problem in the same
-    split. "question" assigns each question text independently, so the same problem can be in both splits. Use it to
-    reproduce runs from earlier releases of rg-env, or to get more rows from tasks with few problems."""
+    """Method for dividing questions between training and evaluation. "problem" keeps all wordings of a problem in the
+    same split. "question" assigns each question text independently, so the same problem can be in both splits. Use
+    "question" to reproduce runs from earlier releases of rg-env, or to get more rows from tasks with few problems."""
     manifest: Text | None = None
-    """Path of an earlier run's manifest.json. The new run uses exactly the same rows, and fails if they cannot be
+    """Path of an earlier run's manifest.json. The new run uses exactly the same rows, and fails if these rows cannot be
     reproduced."""
 
 
@@ -90,8 +90,8 @@ class EngineConfig(Section):
     generation_timeout: Above0 = 600.0
     """Timeout for generating one batch of rollouts, in seconds ("vllm" only)."""
     num_batches_ahead: Count = 0
-    """Number of batches generated in advance, while the model is trained on an earlier one ("vllm" only). With 0,
-    generation and training alternate. With 1, they overlap, and rollouts are one step off-policy."""
+    """Number of batches generated in advance, while the model is trained on an earlier batch ("vllm" only). With 0,
+    generation and training alternate. With 1, generation and training overlap, and rollouts are one step off-policy."""
     importance_sampling_correction: bool = False
     """Whether each token's policy loss is weighted by min(p_trainer / p_sampler, cap), which corrects for the
     difference between the server's probabilities and the trainer's ("vllm" only; Yao et al., 2025, "Your Efficient RL
@@ -114,21 +114,21 @@ class LoraConfig(Section):
     dropout: Share = 0.0
     """Dropout probability for the adapters' input. 0 turns dropout off."""
     target_modules: Annotated[list[Text], Field(min_length=1)] = ["all-linear"]  # noqa: RUF012
-    """Names of the layers that get an adapter. If the only entry is "all-linear", all linear layers except the LM head
-    get one."""
+    """Names of the layers to which adapters are added. If the only entry is "all-linear", adapters are added to all
+    linear layers except the LM head."""
     use_rslora: bool = False
-    """Whether to multiply by alpha / sqrt(r) instead of alpha / r (rsLoRA)."""
+    """Whether to multiply the adapters' output by alpha / sqrt(r) instead of alpha / r (rsLoRA)."""
 
 
 class CurriculumTask(Section):
-    """A task whose difficulty level changes during training. Its key in `tasks` is the task's name."""
+    """A task with a difficulty level that changes during training. The key in `tasks` is the task's name."""
 
     attributes: list[Text] = Field(default_factory=list)
     """Attributes of the task that change with the level. Default: all."""
     start: Count = 0
     """Level at the start of training."""
     highest: Count | None = None
-    """Highest level the curriculum can reach. Default: the task's highest level."""
+    """Highest level that the curriculum can reach. Default: the task's highest level."""
 
 
 class CurriculumConfig(Section):
@@ -150,8 +150,8 @@ class CurriculumConfig(Section):
     step: Positive = 1
     """Number of levels to go up or down at each change."""
     schedule: dict[str, Count] | None = None
-    """Levels to switch to at given training steps, such as {0: 0, 100: 1, 200: 2}. If this is set, the thresholds are
-    not used. Default: levels depend on accuracy."""
+    """Levels to switch to at given training steps, such as {0: 0, 100: 1, 200: 2}. If a schedule is set, the thresholds
+    are not used. Default: levels depend on accuracy."""
 
     _named = field_validator("tasks", mode="before")(named("{name: b, start: 1}", "name it once"))
 
@@ -183,7 +183,7 @@ class LoggingConfig(Section):
     examples_every: Count = 10
     """Number of steps between examples (questions and answers) printed on the console. 0 turns them off."""
     num_examples: Positive = 2
-    """Number of examples printed each time."""
+    """Number of examples to print at a time."""
     rollouts_kept: Count = 32
     """Number of rollouts per step to write to rollouts.jsonl."""
     completion_tables: bool = True
@@ -192,7 +192,7 @@ class LoggingConfig(Section):
 
 class HubConfig(Section):
     """Uploads to the Hugging Face Hub. As with `rg-env push`, each upload includes a model card generated from the
-    run's files. A failed upload never ends a run. Instead, a one-line message gives the command that completes the
+    run's files. A failed upload never ends a run, but prints a one-line message with the command that completes the
     upload."""
 
     renamed: ClassVar = OTHER_NAMES["hub"]
@@ -200,16 +200,16 @@ class HubConfig(Section):
     enabled: bool = False
     """Whether the model is uploaded at the end of training."""
     repo_id: Annotated[Text | None, Field(validate_default=True)] = None
-    """Repository on the Hub, as USER/NAME. It is created if it does not exist. A repository with other contents is not
-    overwritten."""
+    """Repository on the Hub, as USER/NAME. The repository is created if it does not exist. A repository with other
+    contents is not overwritten."""
     private: bool = False
     """Whether a new repository is private."""
     optimizer_state: Literal["none", "full"] = "none"
-    """Whether to upload the optimizer state. "full" uploads it so that training can be resumed from the repository.
-    "none" leaves it out."""
+    """Whether to upload the optimizer state. "full" uploads the state so that training can be resumed from the
+    repository. "none" omits the state."""
     every: Count = 0
-    """Number of steps between checkpoint uploads during training. It must be a multiple of `output.save_every`. 0
-    uploads only at the end."""
+    """Number of steps between checkpoint uploads during training. The number must be a multiple of `output.save_every`.
+    0 uploads only at the end."""
 
     @field_validator("repo_id")
     @classmethod
@@ -231,7 +231,7 @@ class OutputConfig(Section):
     save_every: Count = 100
     """Number of steps between checkpoints. 0 saves only at the end."""
     save_total_limit: Positive | None = None
-    """Maximum number of checkpoints to keep. Older ones are deleted. Default: all checkpoints are kept."""
+    """Maximum number of checkpoints to keep. Older checkpoints are deleted. Default: all checkpoints are kept."""
 
 
 FIGURES = {"held_out": "a metric (eval/held_out)", "status": "a metric (eval/status)"}
@@ -239,7 +239,7 @@ FIGURES = {"held_out": "a metric (eval/held_out)", "status": "a metric (eval/sta
 
 
 class EvaluationSettings(Section):
-    """When the fixed evaluation runs, and how its answers are sampled."""
+    """Schedule and sampling settings of the fixed evaluation."""
 
     every: Count | None = None
     """Number of steps between evaluations. Default: a fifth of the run. 0 evaluates only before and after training."""
@@ -248,7 +248,7 @@ class EvaluationSettings(Section):
     after: bool = True
     """Whether to evaluate after the last step."""
     rollouts_per_example: Positive = 1
-    """Number of sampled answers per question. If it is above 1, pass@k is reported."""
+    """Number of sampled answers per question. If the number is above 1, pass@k is reported."""
     temperature: From0 | None = None
     """Temperature for the sampled answers. Default: `training.temperature`."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -276,7 +276,7 @@ class EvaluationSettings(Section):
 
 
 class EvaluationTask(TaskOptions):
-    """An evaluation task. Its key in `tasks` is the task's name or a label."""
+    """An evaluation task. The key in `tasks` is the task's name or a label."""
 
     task: Text | None = None
     """Name of the task if the key is a label. Default: the key."""
@@ -295,7 +295,7 @@ class EvaluationConfig(EvaluationSettings):
     """Number of distinct questions for each entry in `tasks` that does not set `num_examples`."""
 
     _named = field_validator("tasks", mode="before")(
-        named("{name: b, num_examples: 20}", "give the second one a label: {name: LABEL, task: NAME}")
+        named("{name: b, num_examples: 20}", "give the second entry a label: {name: LABEL, task: NAME}")
     )
 
     @property
@@ -309,14 +309,16 @@ class EvaluationConfig(EvaluationSettings):
         return [name for name in self.tasks if name not in self.held_out]
 
     def gym(self, name: str) -> dict[str, Any]:
-        """The entry `name` in the form that `Mixture.parse` accepts. Its weight is its number of questions."""
+        """Return the entry `name` in the form that `Mixture.parse` accepts. The entry's weight is its number of
+        questions."""
         entry = self.tasks[name]
         options = entry.model_dump(exclude={"task", "num_examples"})
         return {"name": entry.task or name, "weight": entry.num_examples or self.num_held_out_examples, **options}
 
 
 def evaluation_steps(every: int | None, max_steps: int) -> int:
-    """Number of steps between evaluations: `every`, or a fifth of the run if `every` is None. 0 turns them off."""
+    """Return the number of steps between evaluations: `every`, or a fifth of the run if `every` is None. 0 turns off
+    evaluation during training."""
     return max(1, max_steps // 5) if every is None else every
 
 
@@ -327,8 +329,8 @@ ALL = "all"
 
 class MonitorsConfig(Section):
     """Rules that watch the logged metrics. Each key except `window`, `off` and `stop_on` is a rule, and its value is
-    the threshold. A rule that fires prints one line with the symptom, the likely cause and the key to change. It does
-    not fire again until its condition has been false for a whole window."""
+    the threshold. A rule that fires prints one line with the symptom, the likely cause and the key to change. The rule
+    does not fire again until its condition has been false for an entire window."""
 
     window: Annotated[int, Field(ge=2, le=10_000)] = 10
     """Number of steps over which rules average the metrics. No rule fires before the first window is full."""
@@ -344,7 +346,7 @@ class MonitorsConfig(Section):
     """Fires when the fraction of completions with a well-formed answer is below this value and not rising."""
     format_rate: Share = 0.5
     """Fires when the fraction of completions in the format that `think_format` rewards is below this value and not
-    rising. The rule is active only if that reward is used."""
+    rising. The rule is active only if the run uses that reward."""
     truncation: Share = 0.2
     """Fires when at least this fraction of completions are cut off by the token limit."""
     length_drift: Factor = 2.0
@@ -378,11 +380,11 @@ class MonitorsConfig(Section):
 
     @classmethod
     def rule_names(cls) -> list[str]:
-        """All rules, in the order in which they are checked."""
+        """Return the names of all rules, in the order of their checks."""
         return [name for name in cls.model_fields if name not in ("window", "off", "stop_on")]
 
     def active(self) -> list[str]:
-        """Names of the active rules."""
+        """Return the names of the active rules."""
         return [] if ALL in self.off else [name for name in self.rule_names() if name not in self.off]
 
 
@@ -406,18 +408,18 @@ class TrainConfig(Section):
     seed: Seed = 0
     """Seed for the training questions, their order, sampling and newly initialized weights."""
     grading: Literal["hardened", "partial", "upstream"] = "hardened"
-    """How answers are graded. "hardened" scores an answer as right or wrong. "partial" also gives credit for real
-    progress. "upstream" uses Reasoning Gym's own formulas, for comparison with published numbers."""
+    """Grading method. "hardened" scores an answer as right or wrong. "partial" also gives credit for real progress.
+    "upstream" uses Reasoning Gym's own formulas, for comparison with published numbers."""
     model: ModelConfig
     tasks: dict[str, TaskConfig] = Field(default_factory=dict)
-    """Tasks to train on. Required unless `data` is given."""
+    """Tasks to train on. This section is required unless `data` is given."""
     data: DataConfig | None = None
     """Your own questions and answers, used instead of `tasks`. `splits.num_eval_examples` of the rows, selected with
-    `splits.eval_seed`, are held out for evaluation, and the rest are used for training."""
+    `splits.eval_seed`, are held out for evaluation, and all other rows are used for training."""
     splits: SplitsConfig = SplitsConfig()
     prompt: parsing.PromptConfig = parsing.PromptConfig()
     rewards: parsing.Rewards = Field(default_factory=parsing.default_rewards)
-    """Reward functions, by name. A rollout's reward is their weighted sum."""
+    """Reward functions, by name. A rollout's reward is the weighted sum of the functions' scores."""
     engine: EngineConfig = EngineConfig()
     training: GRPOConfig = GRPOConfig()
     lora: LoraConfig | None = None
@@ -429,7 +431,7 @@ class TrainConfig(Section):
     hub: HubConfig = HubConfig()
 
     _named = field_validator("tasks", mode="before")(
-        named("{name: b, weight: 2}", "name it once, with the sum of weights")
+        named("{name: b, weight: 2}", "name it once, with the sum of the weights")
     )
 
     @property
@@ -452,7 +454,7 @@ class TrainConfig(Section):
         return tiny_mixture(gym) if self.model.name == TINY else Mixture.parse(gym)
 
     def prompt_arguments(self) -> dict[str, Any]:
-        """Keyword arguments for any `Environment`: the prompt and the rewards."""
+        """Return the keyword arguments for any `Environment`: the prompt and the rewards."""
         prompt = self.prompt
         return {
             "system_prompt": prompt.system_prompt,
@@ -462,7 +464,7 @@ class TrainConfig(Section):
         }
 
     def environment_arguments(self, gym: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-        """Keyword arguments for `ReasoningGym`, with `gym` as its tasks. Default: the training tasks."""
+        """Return the keyword arguments for `ReasoningGym`, with the tasks `gym` (default: the training tasks)."""
         splits, gym = self.splits, self.gym if gym is None else gym
         return {
             "gym": self.mixture(gym),
@@ -477,8 +479,8 @@ class TrainConfig(Section):
         }
 
     def evaluation_environments(self) -> list[tuple[str | None, dict[str, Any]]]:
-        """Environments to evaluate in addition to the training tasks, each as a label and keyword arguments for
-        `ReasoningGym`. The held-out tasks share one environment, with None as the label."""
+        """Return the environments to evaluate in addition to the training tasks, each as a label and keyword arguments
+        for `ReasoningGym`. The held-out tasks share one environment, with None as the label."""
         evaluation = self.evaluation
         parts: list[tuple[str | None, list[str]]] = [(None, evaluation.held_out)] if evaluation.held_out else []
         parts += [(label, [label]) for label in evaluation.labels]
@@ -491,8 +493,8 @@ class TrainConfig(Section):
         return environments
 
     def grpo_config(self, folder: Path | None = None) -> GRPOConfig:
-        """The `training` section, completed with the seed, the output folder and the checkpoint settings from other
-        sections."""
+        """Return the `training` section, completed with the seed, the output folder and the checkpoint settings from
+        other sections."""
         return self.training.model_copy(
             update={
                 "seed": self.seed,
@@ -503,17 +505,18 @@ class TrainConfig(Section):
         )
 
     def resolved(self) -> dict[str, Any]:
-        """The whole config, including defaults, as plain values. `load_train_config` converts these values back to an
-        equal config."""
+        """Return the entire config, including defaults, as plain values. `load_train_config` converts these values back
+        to an equal config."""
         values: dict[str, Any] = without_nulls(self.model_dump(mode="json", exclude={"training": set(OWNED_ELSEWHERE)}))
         return values
 
     def in_updates(self, own_rows: int | None = None) -> "TrainConfig":
-        """The same config with all step counts given in rollouts (`training.rollouts_as_steps`) converted to updates,
-        rounded up, and with `training.num_train_epochs` converted to steps.
+        """Return this config with all step counts as numbers of updates. Counts in rollouts
+        (`training.rollouts_as_steps`) are converted and rounded up, and `training.num_train_epochs` is converted to
+        `training.max_steps`.
 
         Args:
-            own_rows: number of training rows in `data`. Without it, epochs over `data` are not converted.
+            own_rows: number of training rows in `data`. Without this number, epochs over `data` are not converted.
         """
         rows = own_rows if self.data else self.splits.num_train_examples
         training = self.training if rows is None else self.training.for_rows(rows)
@@ -529,7 +532,7 @@ class TrainConfig(Section):
 
         curriculum = counted(self.curriculum, "check_every")
         if curriculum is not None and curriculum.schedule is not None:
-            # The steps are sorted so that the latest entry wins if several fall on the same update.
+            # The steps are sorted so that the last entry wins if several entries fall on the same update.
             starts = sorted((int(start), level) for start, level in curriculum.schedule.items())
             schedule = {str(updates(start)): level for start, level in starts}
             curriculum = curriculum.model_copy(update={"schedule": schedule})
