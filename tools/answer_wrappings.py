@@ -9,11 +9,11 @@ from rg_env.core.grading.graders import gold_answer, grade
 from rg_env.core.grading.graders.gold import NO_OPTIONS
 
 Dress = Callable[[str], str | None]
-"""Returns the answer in this dress; None if that is impossible, as for unpaired braces in a box."""
+"""Function that returns the answer in this dress, or None if the dress does not fit, as for unpaired braces."""
 
 
 def _around(start: str, end: str, never: str = "") -> Dress:
-    """Put the answer between `start` and `end`, unless it contains a character of `never`."""
+    """Return a dress that puts the answer between `start` and `end`; None for answers with a character of `never`."""
     return lambda answer: None if any(sign in answer for sign in never) else f"{start}{answer}{end}"
 
 
@@ -26,7 +26,7 @@ def _box(start: str, end: str) -> Dress:
 
 
 def _thousands(separator: str) -> Dress:
-    """If the answer is a number, group its digits in threes."""
+    """Return a dress that groups the digits of a number in threes."""
 
     def dressed(answer: str) -> str | None:
         number = re.fullmatch(r"(-?)(\d{4,})(\.\d+)?", answer)
@@ -38,7 +38,7 @@ def _thousands(separator: str) -> Dress:
 
 
 def _listed(quote: str) -> Dress:
-    """Put the answer into a one-element list, unless it has several parts itself."""
+    """Return a dress that puts the answer into a one-element list, unless the answer itself has several parts."""
     return lambda answer: f"[{quote}{answer}{quote}]" if re.fullmatch(r"[\w./ +-]*\w", answer) else None
 
 
@@ -78,13 +78,13 @@ DRESSES: dict[str, Dress] = {
     "label of a box": _box(r"Answer: \boxed{", "}"),
 }
 LABELS = tuple(name for name in DRESSES if "answer" in name or "label" in name or "sentence" in name)
-"""Dresses that label the text as the answer. Only for single values, so not for `COMPOSED` tasks."""
+"""Dresses that label the text as the answer. Labels fit only single values, so not `COMPOSED` tasks."""
 
 
 def taken(
     task: str, entries: Sequence[Mapping[str, Any]], config: Mapping[str, Any] = NO_OPTIONS
 ) -> tuple[float, list[str]]:
-    """Share of dressed gold answers that are graded as right, and names of the dresses that are rejected."""
+    """Return the share of dressed gold answers that are graded as right, and the names of the rejected dresses."""
     tried = 0
     refused: Counter[str] = Counter()
     for entry in entries:

@@ -2,13 +2,13 @@
 
 A strategy is a function of the question's text alone. The search begins with thousands of strategies: constants,
 everything that `question_parts` copies or computes, gold answers of other questions as templates, and the gold answer
-of the most similar training question. The best on a few rows are mutated, joined in pairs and mutated again
-(`reply_changes`). Each round keeps those with the highest scores; partial credit guides the search as long as no reply
-is right. The last step tries rules that choose between two of the best strategies by one feature of the text (`_rule`).
-The winners on training rows are measured on held-out rows.
+of the most similar training question. The strategies with the best scores on a few rows are mutated and joined in pairs
+(`reply_changes`), in two rounds. Each round keeps the strategies with the highest scores; partial credit guides the
+search as long as no reply is right. The last step tries rules that choose between two of the best strategies by one
+feature of the text (`_rule`). The winners on training rows are measured on held-out rows.
 
-Some strategies solve the task: `gcd`, for example, asks for the greatest common divisor of the question's numbers.
-`SOLUTIONS` lists these strategies with reasons. They are reported separately, and are not mutated or joined.
+Some strategies do solve the task: `gcd`, for example, asks for the greatest common divisor of the question's numbers.
+`SOLUTIONS` lists these strategies with reasons; they are reported separately, and are not mutated or joined.
 """
 
 import random
@@ -28,7 +28,7 @@ from reply_changes import CHANGES, JOINS, Change, templates
 TRIED = 12
 """Number of rows for the first rating of a strategy."""
 _GLANCED = 6
-"""Number of rows after which a strategy that scored 0 on all of them is dropped. This also drops 1 in 60 of the
+"""Number of rows after which a strategy is dropped if it scored 0 on each of these rows. This also drops 1 in 60 of the
 strategies that score on half of all rows."""
 _CHANGED = 16
 _MOST_CHARS = 10_000
@@ -46,7 +46,7 @@ class Strategy:
     """Whether the strategy solves the task."""
 
     def replies(self, questions: Iterable[str]) -> tuple[str, ...]:
-        """Replies to `questions`, truncated at the length that is scored."""
+        """Return the replies to `questions`, truncated to the maximum length that is scored."""
         return tuple(self.reply(question)[:_MOST_CHARS] for question in questions)
 
 
@@ -102,11 +102,11 @@ SOLUTIONS: dict[str, tuple[str, str]] = {
     "word_sequence_reversal": ("in reverse|backward", "the question asks for its words in reverse"),
     "word_sorting": (_SORTED, "the question asks for its words in order"),
 }
-"""Regular expression for the names of strategies that solve the task, and why they do, by task."""
+"""By task, a regular expression for the names of strategies that solve the task, and the reason why they solve it."""
 
 
 def search(task: str, train: GradedRows, held_out: GradedRows, seed: int = 0, most_graded: int = 90_000) -> Search:
-    """Search on `train`, and measure the winners on `held_out`; grades at most about `most_graded` answers."""
+    """Search on `train`, and measure the winners on `held_out`; grade at most about `most_graded` answers."""
     pattern = re.compile(SOLUTIONS[task][0]) if task in SOLUTIONS else None
     constants = best_constants(train, 12, most_graded // 3)
     rating = _Rating(train, pattern, train.graded + most_graded * 2 // 3)
@@ -143,8 +143,8 @@ def search(task: str, train: GradedRows, held_out: GradedRows, seed: int = 0, mo
 
 
 def _winner(those: Sequence[tuple[Paid, Strategy]], rows: int, partial: bool) -> Strategy | None:
-    """The simplest strategy within a standard error of the best, because a smaller lead may be chance. None if no
-    strategy scores."""
+    """Return the simplest strategy within a standard error of the best, because a smaller lead may be chance; None if
+    no strategy scores."""
     rated = [(paid.partial if partial else paid.strict, strategy) for paid, strategy in those]
     most = max((value for value, _ in rated), default=0.0)
     if not most:
@@ -155,12 +155,12 @@ def _winner(those: Sequence[tuple[Paid, Strategy]], rows: int, partial: bool) ->
 
 
 def _by_paid(item: tuple[Paid, Strategy]) -> tuple[float, ...]:
-    """Sort key: higher score first, then fewer steps."""
+    """Return a sort key that is larger for a higher score and, for equal scores, for fewer steps."""
     return (*item[0], -item[1].steps, -len(item[1].name))
 
 
 class _Rating:
-    """Strategies rated on the first rows; strategies with equal replies count once."""
+    """Strategies rated on the first rows; strategies with equal replies are included once."""
 
     def __init__(self, rows: GradedRows, solution: re.Pattern[str] | None, stop: int) -> None:
         self.tried = 0
@@ -186,14 +186,15 @@ class _Rating:
             self._rated.append((paid, strategy))
 
     def best(self, count: int) -> list[Strategy]:
-        """The best strategies that do not solve the task: three quarters by accuracy, the others by partial credit."""
+        """Return the best strategies that do not solve the task: three quarters by accuracy, the rest by partial
+        credit."""
         cheap = [item for item in self._rated if not item[1].solves]
         right = [strategy for _, strategy in sorted(cheap, key=_by_paid, reverse=True)[: count * 3 // 4]]
         near = [s for _, s in sorted(cheap, key=lambda item: (item[0].partial, -item[1].steps), reverse=True)]
         return right + [strategy for strategy in near[:count] if strategy not in right][: count - len(right)]
 
     def solving(self) -> list[Strategy]:
-        """The best three strategies that solve the task."""
+        """Return the best three strategies that solve the task."""
         found = sorted((item for item in self._rated if item[1].solves), key=_by_paid, reverse=True)
         return [strategy for _, strategy in found[:3]]
 
@@ -203,7 +204,7 @@ def _constant(answer: str) -> Callable[[str], str]:
 
 
 def _copied(rows: GradedRows) -> list[Strategy]:
-    """A strategy for each part that occurs in one of the first questions."""
+    """Return a strategy for each part that occurs in one of the first questions."""
     names = dict.fromkeys(name for question in rows.questions[:TRIED] for name in parts(question))
 
     def part(name: str) -> Callable[[str], str]:
@@ -218,8 +219,8 @@ def _known_parts(question: str) -> dict[str, str]:
 
 
 def from_golds(rows: GradedRows, seed: int) -> list[Strategy]:
-    """Templates made from gold answers of the later rows, and the gold answer of the most similar of these rows. The
-    row itself is excluded, because otherwise the latter strategy would be right on every row."""
+    """Return strategies that use gold answers of later rows: templates, and the gold answer of the most similar
+    question. The question itself is excluded, because its own gold answer would be right on every row."""
     questions, golds = rows.questions[TRIED:], rows.golds[TRIED:]
     known = [
         (question, frozenset(question.split()), gold) for question, gold in zip(questions, golds, strict=True) if gold
@@ -265,7 +266,7 @@ def _joined(those: Sequence[Strategy]) -> list[Strategy]:
 
 
 def features(question: str) -> dict[str, float]:
-    """Features for rules: lengths, character counts, the first and last numbers, and their order."""
+    """Return a question's features for rules, such as lengths, character counts, and the first and last numbers."""
     numbers = [float(number) for number in re.findall(r"-?\d+(?:\.\d+)?", question)[:400]]
     found: dict[str, float] = {
         "characters": len(question),
@@ -293,7 +294,7 @@ def features(question: str) -> dict[str, float]:
 
 
 def _rule(rows: GradedRows, those: Sequence[Strategy]) -> Strategy | None:
-    """The best decision stump on the rows: one reply up to a threshold of a feature, another reply above it."""
+    """Return the best decision stump on the rows: one strategy up to a threshold of a feature, and another above it."""
     measured = [features(question) for question in rows.questions]
     known = Counter(name for own in measured for name in own)
     names = sorted(name for name, count in known.items() if count > len(rows) // 10)

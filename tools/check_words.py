@@ -49,7 +49,7 @@ ALLOWED = {"stand-in"}
 
 
 def findings(text: str) -> Iterator[tuple[int, str, str]]:
-    """Line number, words and a better wording for each match in `text`."""
+    """Yield the line number, the words and a better wording for each match in `text`."""
     for pattern, better in PATTERNS.items():
         for match in re.finditer(pattern, text, re.IGNORECASE if not pattern.startswith("(?m)") else 0):
             around = text[max(0, match.start() - 12) : match.end() + 12].lower()
@@ -58,7 +58,7 @@ def findings(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def prose(markdown: str) -> str:
-    """A document without its generated part, with code and URLs replaced by spaces; line numbers are kept."""
+    """Return a document without its generated part, with code and URLs replaced by spaces; line numbers are kept."""
     markdown = markdown.partition("<!-- generated from here on")[0]
 
     def blank(match: re.Match[str]) -> str:
@@ -70,7 +70,7 @@ def prose(markdown: str) -> str:
 
 
 def code_prose(source: str) -> Iterator[tuple[int, str]]:
-    """Line number and text of comments and of strings with a space: docstrings, messages, help texts."""
+    """Yield the line number and text of comments and of strings with a space: docstrings, messages, help texts."""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string.lstrip("# ")
@@ -80,12 +80,12 @@ def code_prose(source: str) -> Iterator[tuple[int, str]]:
 
 
 def comments(config: str) -> str:
-    """A YAML or TOML file with everything but its comments replaced by spaces."""
+    """Return a YAML or TOML file with everything except its comments replaced by spaces."""
     return re.sub(r"(?m)^(?:[^#\n]|(?<=\S)#)*", lambda match: " " * len(match[0]), config)
 
 
 def files() -> list[Path]:
-    """Documents, configs and modules to check by default."""
+    """Return the documents, configs and modules to check by default."""
     named = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/README.md")]
     code = [path for folder in ("rg_env", "examples", "benchmarks", "tools") for path in (ROOT / folder).rglob("*.py")]
     configs = [path for path in (ROOT / "configs").rglob("*") if path.suffix in (".yaml", ".toml")]
@@ -93,7 +93,7 @@ def files() -> list[Path]:
 
 
 def check(file: Path) -> Iterator[tuple[int, str, str]]:
-    """Line number, words and a better wording for each match in a file."""
+    """Yield the line number, the words and a better wording for each match in a file."""
     text = file.read_text(encoding="utf-8")
     plain = comments if file.suffix in (".yaml", ".toml") else prose
     for start, part in code_prose(text) if file.suffix == ".py" else [(1, plain(text))]:

@@ -1,9 +1,9 @@
-"""Search for the constant answer that is most often right on training rows; it is then measured on other rows.
+"""Search for the constant answer that is most often right on training rows; `cheap_replies` measures it on other rows.
 
 Candidates are the gold answers, their parts, answers that are common in many tasks (`USUAL`), short formulas, and the
-majority vote of the gold answers at each position (a coloring, a board). The best are then changed token by token for
-as long as the score increases. This greedy search finds, for example, colorings that are not the gold answer of any
-question.
+majority vote of the gold answers at each position (for colorings and boards). The best candidates are then changed
+token by token as long as the score increases. This greedy search finds, for example, colorings that are not the gold
+answer of any question.
 """
 
 import itertools
@@ -31,7 +31,7 @@ _HALVINGS = ((16, 60), (60, 12))
 
 
 def best_constants(rows: GradedRows, count: int, most_graded: int = 60_000) -> list[tuple[str, Paid]]:
-    """The best `count` answers on `rows`, best first; grades at most about `most_graded` answers."""
+    """Return the best `count` answers on `rows`, best first; grade at most about `most_graded` answers."""
     stop = rows.graded + most_graded
     left = list(candidates(rows))
     for tried, kept in _HALVINGS:
@@ -46,7 +46,7 @@ def best_constants(rows: GradedRows, count: int, most_graded: int = 60_000) -> l
 
 
 def ranked(answers: Iterable[str], rows: GradedRows, tried: int, stop: int) -> list[tuple[str, Paid]]:
-    """The answers, sorted by score on the first `tried` rows; grading stops when `rows.graded` reaches `stop`."""
+    """Return the answers sorted by score on the first `tried` rows; grading stops when `rows.graded` reaches `stop`."""
     rated = []
     for answer in answers:
         if rows.graded >= stop:
@@ -56,7 +56,7 @@ def ranked(answers: Iterable[str], rows: GradedRows, tried: int, stop: int) -> l
 
 
 def candidates(rows: GradedRows) -> Iterator[str]:
-    """Distinct candidates, most promising first."""
+    """Yield distinct candidates, most promising first."""
     golds = [gold for gold in rows.golds if gold.strip()]
     tokens = Counter(token for gold in golds for token in set(_TOKEN.findall(gold)) if token.strip())
     lines = Counter(line for gold in golds for line in set(gold.splitlines()) if line.strip())
@@ -77,8 +77,8 @@ def candidates(rows: GradedRows) -> Iterator[str]:
 
 
 def votes(golds: Sequence[str]) -> Iterator[str]:
-    """The most frequent token at each position, among gold answers with the same number of tokens; for JSON objects,
-    the most frequent value of each key."""
+    """Yield answers made of the most frequent token at each position, among gold answers with the same number of
+    tokens. For JSON objects, also yield an object with the most frequent value of each key."""
     by_length: dict[int, list[list[str]]] = {}
     for gold in golds:
         tokens = _TOKEN.findall(gold)
@@ -99,7 +99,7 @@ def _json(text: str) -> object:
 
 
 def short_formulas(golds: Sequence[str]) -> Iterator[str]:
-    """Logic formulas with up to three of the most frequent variables, and negations."""
+    """Yield logic formulas with up to three of the most frequent variables, and their negations."""
     variables = [name for name, _ in Counter(re.findall(r"[A-Z]", "".join(golds))).most_common(4)]
     literals = [sign + name for name in variables for sign in ("", "¬")]
     pairs = [f"({a} {link} {b})" for a, b in itertools.permutations(literals, 2) for link in "∨∧→↔"]
@@ -115,7 +115,7 @@ def short_formulas(golds: Sequence[str]) -> Iterator[str]:
 
 
 def climb(answer: str, rows: GradedRows, stop: int) -> dict[str, Paid]:
-    """Improve an answer by changing one token at a time until no change helps, and return the score after each step."""
+    """Improve an answer by changing one token at a time until no change helps. Return the score of each version."""
     best = rows.paid([answer] * len(rows))
     steps = {answer: best}
     alternatives = _alternatives(rows.golds)
@@ -139,7 +139,8 @@ def climb(answer: str, rows: GradedRows, stop: int) -> dict[str, Paid]:
 
 
 def _alternatives(golds: Sequence[str]) -> Callable[[str], list[str]]:
-    """Returns alternatives for a token: the eight most frequent others of its kind (number, word, sign) in `golds`."""
+    """Return a function that lists alternatives to a token: the eight most frequent other tokens of the same kind
+    (number, word, sign) in `golds`."""
     common = Counter(token for gold in golds for token in _TOKEN.findall(gold) if token.strip())
     by_kind: dict[str, list[str]] = {}
     for token, _ in common.most_common():

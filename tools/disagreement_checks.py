@@ -1,6 +1,6 @@
-"""Checks whether an honest answer is of a kind on which the library's grader errs (see `disagreements`).
+"""Checks for kinds of honest answers on which the library's grader errs (see `disagreements`).
 
-Each check takes the stripped answer and the entry. No check calls a grader.
+Each check takes the stripped answer and the entry, and never calls a grader.
 """
 
 import functools
@@ -25,7 +25,7 @@ def _numbers(text: str) -> list[float]:
 
 
 def within(answer: str, entry: Entry, most: Callable[[float], float], separators: str = r"[\s,'\[\]]+") -> bool:
-    """The answer has as many numbers as the gold answer; some are off, but none by more than `most(gold number)`."""
+    """Whether some numbers in the answer are off, but by at most `most(gold number)`, and none is missing or extra."""
     gold = _numbers(entry["answer"])
     parts = [part for part in re.split(separators, answer) if part]
     if len(parts) != len(gold) or not all(_NUMBER.fullmatch(part) for part in parts):
@@ -35,7 +35,7 @@ def within(answer: str, entry: Entry, most: Callable[[float], float], separators
 
 
 def same_but_for(signs: str) -> Callable[[str, Entry], bool]:
-    """A check that the answer equals the gold answer once matches of the regular expression `signs` are removed."""
+    """Return a check that the answer and the gold answer are equal after removing matches of the pattern `signs`."""
     return lambda answer, entry: re.sub(signs, "", answer) == re.sub(signs, "", str(entry["answer"]))
 
 
@@ -48,19 +48,19 @@ def is_json(answer: str) -> bool:
 
 
 def degree_sign_inside(answer: str, entry: Entry) -> bool:
-    """The answer is the stored angle, but with a degree sign that is not at its end."""
+    """Whether the answer is the stored angle, but has a degree sign that is not at its end."""
     near = within(answer.replace("°", ""), entry, lambda gold: 0.01)
     return "°" in answer.rstrip("°") and (near or _numbers(answer.replace("°", "")) == _numbers(entry["answer"]))
 
 
 def bracket_inside(answer: str, entry: Entry) -> bool:
-    """The answer is the stored coordinates, but with brackets that do not enclose them."""
+    """Whether the answer is the stored coordinates, but with brackets that do not enclose both coordinates."""
     bare = re.sub(r"[()]", "", answer)
     return _numbers(bare) == _numbers(entry["answer"]) and not re.fullmatch(r"\([^()]*\)|[^()]*", answer)
 
 
 def skipped_action(answer: str, entry: Entry) -> bool:
-    """Executing the plan by the rules finds an action that is impossible or does not name an agent, box or square."""
+    """Whether the plan has an action that is impossible by the rules or does not name an agent, box or square."""
     squares = {name: list(items) for name, items in entry["metadata"]["initial_state"].items()}
     for step in json.loads(answer):
         arrivals = []
@@ -91,7 +91,7 @@ def twice_in_a_step(answer: str, entry: Entry) -> bool:
 
 
 def floats_alone_differ(answer: str, entry: Entry) -> bool:
-    """The answer is the gold value, except for floats that differ after the ninth digit."""
+    """Whether the answer equals the gold value except for floats that differ after the ninth digit."""
     gold, given = _numbers(entry["answer"]), _numbers(answer)
     apart = [(a, b) for a, b in zip(given, gold, strict=False) if a != b]
     words = [re.sub(r"\s+", "", _NUMBER.sub("#", text)) for text in (answer, entry["answer"])]
@@ -99,7 +99,7 @@ def floats_alone_differ(answer: str, entry: Entry) -> bool:
 
 
 def prefix_of_gold(answer: str, entry: Entry) -> bool:
-    """The answer is a prefix of the gold number, or vice versa: the library's score is the ratio of the lengths."""
+    """Whether the answer is a prefix of the gold number, or vice versa; the library scores the ratio of the lengths."""
     value, gold = (forms.attempt(forms.rational, text) for text in (answer, entry["answer"]))
     if value is None or gold is None or value == gold:
         return False
@@ -108,13 +108,13 @@ def prefix_of_gold(answer: str, entry: Entry) -> bool:
 
 
 def small_probability(answer: str, entry: Entry) -> bool:
-    """The answer is within 0.0001 of a probability below 0.002, but off by more than 5% of that probability."""
+    """Whether the answer is within 0.0001 of a probability below 0.002, but off by more than 5% of that probability."""
     value, gold = (forms.attempt(forms.rational, text) for text in (answer, entry["answer"]))
     return value is not None and gold is not None and gold < 0.002 and gold / 20 < abs(value - gold) <= 1.0001e-4
 
 
 def imaginary_first(answer: str, entry: Entry) -> bool:
-    """The answer is `bi + a` with the numbers of the stored result."""
+    """Whether the answer is `bi + a` with the numbers of the stored result."""
     match = re.fullmatch(r"([+-]?)\s*([\d.]+)i\s*([+-])\s*(?:([+-])\s*)?([\d.]+)", answer.strip())
     found = match or re.fullmatch(r"([+-]?)\s*([\d.]+)i\s+()(-?)([\d.]+)", answer.strip())
     if not found:
@@ -125,7 +125,7 @@ def imaginary_first(answer: str, entry: Entry) -> bool:
 
 
 def near_complex(answer: str, entry: Entry) -> bool:
-    """The answer is off by at most 0.000001, but not equal."""
+    """Whether the answer is off from the stored result by more than 0, but at most 0.000001."""
     try:
         value = complex(re.sub(r"\s", "", answer).strip("()").replace("i", "j"))
     except ValueError:
@@ -134,12 +134,12 @@ def near_complex(answer: str, entry: Entry) -> bool:
 
 
 def grid_of_digits(answer: str, entry: Entry) -> bool:
-    """The answer has the stored digits in order, with other signs or spaces between them."""
+    """Whether the answer has the stored digits in order; the signs and spaces between the digits may differ."""
     return re.findall(r"\d", answer) == re.findall(r"\d", entry["answer"])
 
 
 def role_of_nobody(answer: str, entry: Entry) -> bool:
-    """The answer is a correct sentence followed by a role without a person."""
+    """Whether the answer is a correct sentence followed by a role without a person."""
     first, _, rest = answer.rpartition(".")
     return first == entry["answer"].rstrip(".") and len(rest.split()) == 1
 
@@ -150,7 +150,7 @@ def more_words(answer: str, entry: Entry) -> bool:
 
 
 def another_candidate(answer: str, entry: Entry) -> bool:
-    """The answer is at least as close to another candidate as to the right one."""
+    """Whether the answer is at least as close to another candidate as to the right candidate."""
     value, gold = float(answer.replace(",", "")), entry["metadata"]["solution"]
     others = [other for other in entry["metadata"]["candidates"] if other != gold]
     return any(abs(value - other) <= abs(value - gold) + 1e-6 for other in others)
@@ -161,7 +161,8 @@ def no_formula(answer: str, entry: Entry) -> bool:
 
 
 def restates(answer: str, entry: Entry) -> bool:
-    """One of the shortest clauses that the answer implies follows from a single premise. Tries all clauses."""
+    """Whether one of the shortest clauses implied by the answer follows from a single premise. All clauses are
+    tried."""
     table = logic.columns(entry["metadata"]["variables"])
     always = (1 << (1 << len(table))) - 1
     value, *premises = (_column(text, table) for text in (answer, *entry["metadata"]["premises"]))
@@ -173,7 +174,7 @@ def restates(answer: str, entry: Entry) -> bool:
 
 
 def a_variable(answer: str, entry: Entry) -> bool:
-    """The answer is a single variable that follows from the premises together, but not from any of them alone."""
+    """Whether the answer is a single variable that follows from the premises together, but from no premise alone."""
     table = logic.columns(entry["metadata"]["variables"])
     name = answer.strip("() ")
     premises = [_column(text, table) for text in entry["metadata"]["premises"]]
@@ -191,7 +192,7 @@ def other_numbers(answer: str, entry: Entry) -> bool:
 
 
 def clipped_move(answer: str, entry: Entry) -> bool:
-    """A vehicle is blocked before its move ends."""
+    """Whether a vehicle is blocked before its move ends."""
     board = read_board(entry["metadata"]["board_config"])
     state = list(board.start)
     for letter, steps in re.findall(r"([A-Z])([+-]\d+)", answer):
@@ -208,18 +209,18 @@ def clipped_move(answer: str, entry: Entry) -> bool:
 
 
 def days_and_more(answer: str, entry: Entry) -> bool:
-    """The question asks for days, and the answer is the right number followed by something other than `days`."""
+    """Whether the question asks for days, and the answer is the right number without exactly `days` after it."""
     first, *rest = answer.split()
     return entry["metadata"]["task_type"] == "date" and first == entry["answer"].split()[0] and rest != ["days"]
 
 
 def no_clock(answer: str, entry: Entry) -> bool:
-    """The answer is not of the form HH:MM, HH:MM:SS or HH:MM:SS.mmm, with or without days before it."""
+    """Whether the answer has a colon but not the form HH:MM, HH:MM:SS or HH:MM:SS.mmm, with or without days."""
     return ":" in answer and not re.fullmatch(r"-?(\d+ days, )?\d\d:\d\d(:\d\d(\.\d{3})?)?", answer)
 
 
 def elapsed_time(answer: str, entry: Entry) -> bool:
-    """The answer is the time elapsed by the calendar, and the stored answer differs."""
+    """Whether the answer is the time elapsed by the calendar, and the stored answer differs."""
     match = re.fullmatch(r"(?:(\d+) days, )?(\d\d):(\d\d)(?::(\d\d(?:\.\d{3})?))?", answer)
     if match is None or answer == entry["answer"]:
         return False
@@ -230,7 +231,8 @@ def elapsed_time(answer: str, entry: Entry) -> bool:
 
 
 def time_behind_weekday(answer: str, entry: Entry) -> bool:
-    """The answer is the time elapsed between two times after `(Monday)`, to the minute if seconds are not required."""
+    """Whether the answer is the time elapsed between two times that follow `(Monday)` or another day; to the minute if
+    the answer has no seconds."""
     edges = re.findall(r"(\d{4}-\d\d-\d\d) \(\w+day\) (\d\d:\d\d:\d\d [+-]\d{4})", entry["question"])
     match = re.fullmatch(r"(\d+) days, (\d\d):(\d\d)(?::(\d\d))?", answer)
     if match is None or len(edges) != 2:
@@ -249,80 +251,80 @@ def spacing(answer: str, entry: Entry) -> bool:
 
 
 def value_of_expression(answer: str, entry: Entry) -> bool:
-    """The answer is the exact value, and the stored answer differs."""
+    """Whether the answer is the exact value of the expression, and the stored answer differs."""
     exact = exact_value(entry["metadata"]["expression"])
     return forms.attempt(forms.rational, answer) == exact != forms.rational(entry["answer"])
 
 
 def same_words(answer: str, entry: Entry) -> bool:
-    """The answer has the words of the gold answer in another order."""
+    """Whether the answer has the words of the gold answer in another order."""
     given, gold = answer.split(), entry["answer"].split()
     return given != gold and sorted(given) == sorted(gold)
 
 
 def unknown_vertex(answer: str, entry: Entry) -> bool:
-    """The map has a color for something that is not a vertex of the graph."""
+    """Whether the map has a color for something that is not a vertex of the graph."""
     vertices = {str(vertex) for vertex in entry["metadata"]["puzzle"]["vertices"]}
     return is_json(answer) and not {str(key) for key in json.loads(answer)} <= vertices
 
 
 def ten_letters(answer: str, entry: Entry) -> bool:
-    """Ten letters are at the right positions, and others are not."""
+    """Whether at least ten letters are at the right positions, but not all."""
     gold = entry["answer"]
     return answer != gold and sum(a == b for a, b in zip(answer, gold, strict=False)) >= 10
 
 
 def more_roots(answer: str, entry: Entry) -> bool:
-    """The answer has the stored roots and additional numbers."""
+    """Whether the answer has the stored roots and additional numbers."""
     given, gold = _numbers(answer), _numbers(entry["answer"])
     return len(given) > len(gold) and all(any(abs(a - b) <= 1e-4 for a in given) for b in gold)
 
 
 def matches(pattern: str, flags: int = 0) -> Callable[[str, Entry], bool]:
-    """A check that the answer contains a match of this regular expression."""
+    """Return a check that the answer contains a match of this regular expression."""
     return lambda answer, entry: bool(re.search(pattern, answer, flags))
 
 
 def other_numbers_as_many(answer: str, entry: Entry) -> bool:
-    """The answer has as many numbers as the stored one, but different ones."""
+    """Whether the answer has as many numbers as the stored answer, but different numbers."""
     given, gold = _numbers(answer), _numbers(entry["answer"])
     return given != gold and len(given) == len(gold)
 
 
 def another_plan(answer: str, entry: Entry) -> bool:
-    """The answer is a list of moves in the required form, but not the stored one."""
+    """Whether the answer is a list of moves in the required form, but not the stored list."""
     return answer != entry["answer"] and is_json(answer) and isinstance(json.loads(answer), list)
 
 
 def moves_without_json(answer: str, entry: Entry) -> bool:
-    """The answer has jug moves with brackets, quotes and commas between them, but is not valid JSON."""
+    """Whether the answer has jug moves with only brackets, quotes and commas between them, but is not valid JSON."""
     rest, moves = re.subn(r"(?:fill|empty) [A-Z]\b|pour [A-Z]->[A-Z]\b", "", answer)
     return moves > 0 and not rest.strip("[]\"', ") and not re.search(r"\w", rest) and not is_json(answer)
 
 
 def in_other_case(line: str) -> Callable[[str, Entry], bool]:
-    """A check that all lines match `line` if letter case is ignored, but not all match exactly."""
+    """Return a check that all lines match `line` if letter case is ignored, but not all lines match exactly."""
     usual, any_case = re.compile(rf"(?:{line}\s*)+"), re.compile(rf"(?:{line}\s*)+", re.IGNORECASE)
     return lambda answer, entry: bool(any_case.fullmatch(answer)) and not usual.fullmatch(answer)
 
 
 def more_terms(answer: str, entry: Entry) -> bool:
-    """The answer has terms that the stored polynomial collects, or is a call that expands the question itself."""
+    """Whether the answer has terms that the stored polynomial collects, or a call of `expand`."""
     return "expand" in answer or len(re.findall(r"[+-]", answer)) > len(re.findall(r"[+-]", entry["answer"]))
 
 
 def stored_wrong(task: str) -> Callable[[str, Entry], bool]:
-    """A check that the answer is the stored one, which the question's own rules refute (`tests/helpers/solvers`)."""
+    """Return a check that the answer is the stored one and wrong by the question's rules (`tests/helpers/solvers`)."""
     return lambda answer, entry: answer.strip("\"'") == entry["answer"] != corrected(task, entry)["answer"]
 
 
 def by_the_rules(task: str) -> Callable[[str, Entry], bool]:
-    """A check that the answer is right and the library stores a wrong one."""
+    """Return a check that the answer is right and the library stores a wrong answer."""
     return lambda answer, entry: answer == corrected(task, entry)["answer"] != entry["answer"]
 
 
 def result_of_last_round(answer: str, entry: Entry) -> bool:
-    """The answer is the result of playing the rounds by the rules in the question's text."""
+    """Whether the answer is the result of playing the rounds by the rules in the question's text."""
     hand = list(re.findall(r"initial cards ([A-Z]+)", entry["question"])[0])
     result = ""
     for added, removed in re.findall(r"Add an? ([A-Z]) card and remove an? ([A-Z]) card", entry["question"]):
@@ -334,7 +336,7 @@ def result_of_last_round(answer: str, entry: Entry) -> bool:
 
 
 def idle_press(answer: str, entry: Entry) -> bool:
-    """The answer is a sequence of buttons, one of which is pressed when the light does not have the button's color."""
+    """Whether the answer is a sequence of buttons and includes a press while the light has the wrong color."""
     if not re.fullmatch(r"(?:[A-Za-z]|[\s,→>-])+", answer) or re.search(r"[A-Za-z]{2}", answer):
         return False
     colors = {button["name"]: button["active_state"] for button in entry["metadata"]["buttons"]}
@@ -347,7 +349,7 @@ def idle_press(answer: str, entry: Entry) -> bool:
 
 
 def undistributed_middle(entry: Entry) -> bool:
-    """The premises are "All A are B" and "Some B are (not) C": neither makes a statement about every B."""
+    """Whether the premises are "All A are B" and "Some B are (not) C": neither makes a statement about every B."""
     metadata = entry["metadata"]
     first = re.fullmatch(r"All \w+ are (\w+)", metadata["premise1"])
     return first is not None and metadata["premise2"].startswith(f"Some {first[1]} are ")

@@ -21,17 +21,17 @@ class Kind:
 
     why: str
     right: bool
-    """Our verdict on the answer."""
+    """Whether our grader accepts the answer."""
     fits: Callable[[str, Entry], bool]
 
 
 def why(task: str, kind: str) -> str:
-    """Why the library's verdict is wrong for this kind of answer."""
+    """Return the reason why the library's verdict is wrong for this kind of answer."""
     return DISAGREEMENTS[task][kind].why
 
 
 def explanation(task: str, entry: Entry, answer: str, right: bool) -> str | None:
-    """The kind of this disagreement, given our verdict `right`; None if the disagreement is unexplained."""
+    """Return the kind of this disagreement, given our verdict `right`; None if the disagreement is unexplained."""
     for name, kind in DISAGREEMENTS.get(task, {}).items():
         if kind.right is right and kind.fits(answer.strip(), entry):
             return name

@@ -1,4 +1,4 @@
-"""Items of tasks, generated as for rows, but before selection; for the graders' audit, tests and benchmarks."""
+"""Task items, generated as for rows but without selection, for the graders' audit, tests and benchmarks."""
 
 import atexit
 from collections import Counter
@@ -12,10 +12,10 @@ from rg_env.errors import InputError
 
 
 class Draws:
-    """Draws items from both splits; questions may repeat.
+    """Source of items from both splits; questions may repeat.
 
-    Keeps one process until the program ends, because starting it takes a second and importing a task tenths of a
-    second.
+    One process is kept until the program ends, because starting it takes a second, and importing a task takes tenths of
+    a second.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Draws:
         self._drawer.wait_ready()
 
     def items(self, task: str, n: int, seed: int = 0, config: Mapping[str, Any] | None = None) -> list[Item]:
-        """The first `n` items of `task` for a user's `seed`; draws without a question are skipped.
+        """Return the first `n` items of `task` for a user's `seed`; draws without a question are skipped.
 
         Raises:
             InputError: the library refuses the options.
@@ -42,5 +42,5 @@ class Draws:
             found += questions
             first = draws.stop
             if not found and first > 1000:
-                raise InputError(f"task {task!r} gives no question in {first} draws")
+                raise InputError(f"task {task!r} yields no question in {first} draws")
         return found

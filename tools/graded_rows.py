@@ -18,7 +18,7 @@ class Paid(NamedTuple):
     strict: float
     """Share of rows with a right answer."""
     partial: float
-    """Mean value with partial credit."""
+    """Mean score with partial credit."""
 
 
 class GradedRows:
@@ -35,7 +35,7 @@ class GradedRows:
         return len(self.questions)
 
     def entry(self, index: int) -> dict[str, object]:
-        """The library's entry for a row."""
+        """Return the library's entry for a row."""
         entry: dict[str, object] = json.loads(self._infos[index]["entry"])
         return entry
 
@@ -59,13 +59,13 @@ class GradedRows:
         return found
 
     def paid(self, answers: Sequence[str]) -> Paid:
-        """Mean scores of the answers to the first rows."""
+        """Return the mean scores of the answers to the first rows."""
         values = self.values(answers)
         return Paid(fmean(value.strict for value in values), fmean(value.partial for value in values))
 
 
 def rows_of(task: str, train: int, held_out: int, seed: int = 0) -> tuple[GradedRows, GradedRows]:
-    """`train` training rows and `held_out` evaluation rows of `task`, or all rows if the task has fewer."""
+    """Return `train` training rows and `held_out` evaluation rows of `task`, or all rows if the task has fewer."""
     try:
         drawn = build_splits(task, train, held_out, seed, seed)
         return GradedRows(drawn[0]), GradedRows(drawn[1])

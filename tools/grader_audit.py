@@ -4,10 +4,10 @@
     .venv/bin/python tools/grader_audit.py --measure gcd maze --rows 100  # two tasks
     .venv/bin/python tools/grader_audit.py --measure --write              # update the table
 
-Measures, for each task, whether gold answers are graded as right and honest answers as by the library
-(`honest_answers`), the scores of the best constant answer and the best cheap reply (`constant_answers`,
-`cheap_replies`), and the number of distinct problems. `rg-env tasks --audit` prints the shipped table. The exit code is
-1 if a gold answer is graded as wrong or a disagreement with the library is unexplained.
+For each task, the audit checks whether gold answers are graded as right and honest answers are graded as by the library
+(`honest_answers`). It also measures the scores of the best constant answer and the best cheap reply
+(`constant_answers`, `cheap_replies`) and the number of distinct problems. `rg-env tasks --audit` prints the shipped
+table. The exit code is 1 if a gold answer is graded as wrong or a disagreement with the library is unexplained.
 """
 
 import argparse
@@ -75,7 +75,7 @@ def _shown(found: Found | None) -> tuple[float, float, str]:
 
 
 def write(audits: Iterable[Audit], path: Path = PATH) -> None:
-    """Replace the table's entries for these tasks; keep the others."""
+    """Replace the table's entries for these tasks, and keep the other entries."""
     table = (kept(path) if path.exists() else {}) | {result.task: result for result in audits}
     lines = []
     for task, result in sorted(table.items()):

@@ -1,7 +1,7 @@
 """Compare our graders with the library's on honest answers.
 
 Honest answers are those that a model might actually give: the gold answer, small edits of it, and gold answers to
-other questions. The library's graders are safe on them, but not on arbitrary text.
+other questions. The library's graders are safe on honest answers, but not on arbitrary text.
 """
 
 import json
@@ -26,8 +26,8 @@ from rg_env.core.grading.graders.gold import NO_OPTIONS, corrected
 from rg_env.core.grading.workers import WorkerPool
 
 CORRECT_FROM = 1 - 1e-9
-"""Minimum score that counts as right, for both graders. Some of the library's scores are off by a rounding error,
-but 0.9999995 is the score for a wrong second in time_intervals."""
+"""Minimum score that counts as right, for both graders. The tolerance is for rounding errors in the
+library's scores; it cannot be larger, because 0.9999995 is the score for a wrong second in time_intervals."""
 LIBRARY_S = 20.0
 DRESSED = 100
 """Number of gold answers to try in each dress (see `answer_wrappings`)."""
@@ -44,7 +44,8 @@ class Honest:
 
 
 def changed(answer: str, rng: random.Random) -> list[str]:
-    """Variants of a gold answer, one edit away. Most are wrong; some, such as another order, may be right."""
+    """Return variants of a gold answer, one edit away. Most variants are wrong; some, such as another order, may be
+    right."""
     found = []
     digits = [match.start() for match in re.finditer(r"\d", answer)]
     if digits:
@@ -72,7 +73,7 @@ def changed(answer: str, rng: random.Random) -> list[str]:
 def honest_answers(
     task: str, entries: list[dict[str, Any]], seed: int = 0, config: Mapping[str, Any] = NO_OPTIONS
 ) -> Iterator[Honest]:
-    """For each entry, its gold answer, variants of that answer, and the gold answers of two other entries."""
+    """Yield each entry's gold answer, variants of that answer, and the gold answers of two other entries."""
     rng = random.Random(f"{task}:{seed}")
     golds = [gold_answer(task, entry, config) for entry in entries]
     for entry, gold in zip(entries, golds, strict=True):
@@ -87,8 +88,8 @@ def honest_answers(
 def compare(task: str, items: int = 100, seeds: Sequence[int] = (0,), config: Mapping[str, Any] | None = None) -> Audit:
     """Draw `items` questions for each seed, and grade honest answers to them with both graders.
 
-    The library's grader gets `LIBRARY_S` seconds per task, because its integrations can take seconds per answer. The
-    remaining answers are graded only by our grader and not compared.
+    The library's grader may run for `LIBRARY_S` seconds per task, because its integrations can take seconds per answer.
+    The remaining answers are graded only by our grader and not compared.
     """
     result = Audit(task)
     library_s = 0.0
@@ -150,7 +151,7 @@ def _differs(result: Audit, honest: Honest, right: bool) -> None:
 
 
 def _around(text: str, apart: int) -> str:
-    """An excerpt of a long text around position `apart`, where it differs from the other text."""
+    """Return an excerpt of a long text around position `apart`, where the text differs from the other text."""
     text = text.strip()
     if len(text) <= 60:
         return repr(text)
@@ -170,8 +171,8 @@ def _library_pool() -> WorkerPool:
 
 
 def _library_value(task: str, config: dict[str, Any], entry: dict[str, Any], answer: str) -> float | None:
-    """The library's score; 0.0 if its grader raises an error, as several do on unexpected text; None if grading takes
-    too long, as integrations sometimes do."""
+    """Return the library's score. It is 0.0 if the grader raises an error, as several graders do on unexpected text,
+    and None if grading takes too long, as integrations sometimes do."""
     outcome = _library_pool().call(task, config, entry, answer)
     if outcome.status in ("timed_out", "died"):
         return None
@@ -184,5 +185,5 @@ def _draws() -> Draws:
 
 
 def entries_of(task: str, n: int, seed: int = 0, config: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-    """`n` entries, drawn as for rows and with our fixes of the library, but without removing duplicates."""
+    """Return `n` entries, drawn as for rows and with our fixes to the library, but without removing duplicates."""
     return [json.loads(item.entry) for item in _draws().items(task, n, seed, config)]

@@ -1,10 +1,10 @@
-"""Hooks for the documentation site (mkdocs.yml), so that pages read the same on a code host and on the site.
+"""Hooks for the documentation site (mkdocs.yml), so that pages look the same on a code host and on the site.
 
 - A line `<!-- include: ../CHANGELOG.md -->` is replaced by the contents of that file.
 - A relative link to a file outside `docs/` becomes a link into the repository (`extra.repository`).
 - `::: rg_env.NAME` is resolved to the module that defines a public name, because the package resolves names lazily.
 
-Uses only the standard library, because mkdocs' environment does not have rg_env's dependencies.
+This module uses only the standard library, because mkdocs' environment does not have rg_env's dependencies.
 """
 
 import ast
@@ -18,7 +18,7 @@ LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?(\))")
 INCLUDE = re.compile(r"^<!-- include: (\S+) -->$", re.MULTILINE)
 PUBLIC_NAME = re.compile(r"^::: (rg_env|rg_env\.training)\.(\w+)$", re.MULTILINE)
 TABLE = "_MODULES"
-"""Variable in a package's `__init__.py`: public names by module, without the leading `rg_env.`."""
+"""Variable in a package's `__init__.py` that maps modules (without the leading `rg_env.`) to public names."""
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
@@ -30,7 +30,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
 
 
 def address_of(package: str, name: str) -> str:
-    """Full path of a public name, read from the package's table without importing it; other names are unchanged."""
+    """Return the full path of a public name from the package's table, which is read without importing the package.
+    Other names are unchanged."""
     file = ROOT / package.replace(".", "/") / "__init__.py"
     for statement in ast.parse(file.read_text(encoding="utf-8")).body:
         targets = statement.targets if isinstance(statement, ast.Assign) else []
@@ -50,7 +51,7 @@ def _included(name: str, source: PurePosixPath, repository: str) -> str:
 
 
 def _with_repository_links(text: str, file: PurePosixPath, page: PurePosixPath, repository: str) -> str:
-    """The text of `file` for `page`, with relative links adjusted."""
+    """Return the text of `file` with its relative links adjusted for `page`."""
 
     def replaced(match: re.Match[str]) -> str:
         target = PurePosixPath(os.path.normpath(file.parent / match[2]))

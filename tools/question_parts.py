@@ -14,7 +14,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 MOST_CHARS = 4_000
-"""Maximum length of a part. Longer parts are most of a long question, which never scores and is slow to grade."""
+"""Maximum length of a part. A longer part contains most of a long question, which never scores and is slow to grade."""
 _MOST_VALUES = 400
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w])")
 _KINDS = {
@@ -39,7 +39,7 @@ _KINDS = {
 
 
 def parts(question: str) -> dict[str, str]:
-    """Parts of `question` by name, excluding blank parts and those longer than `MOST_CHARS`."""
+    """Return the parts of `question` by name, excluding blank parts and those longer than `MOST_CHARS`."""
     return dict(_parts(question))
 
 
@@ -62,7 +62,7 @@ def _parts(question: str) -> tuple[tuple[str, str], ...]:
 
 
 def _scopes(question: str) -> dict[str, str]:
-    """The whole question, and sections of it that often hold the data."""
+    """Return the entire question, and its sections that often contain the data, by name."""
     text = question.strip()
     paragraphs = [part for part in re.split(r"\n\s*\n", text) if part.strip()]
     lines = [line for line in text.splitlines() if line.strip()]
@@ -86,7 +86,8 @@ def _scopes(question: str) -> dict[str, str]:
 
 
 def _picked(values: list[str]) -> Iterator[tuple[str, str]]:
-    """One of the values, or all of them in some order; `{}` in a name is a placeholder for the kind of value."""
+    """Yield names and texts of single values, and of all values in several orders. `{}` in a name is a placeholder for
+    the kind of value."""
     if not values:
         return
     for place, index in (("first", 0), ("second", 1), ("third", 2), ("fourth", 3), ("fifth", 4)):
@@ -122,7 +123,7 @@ def _picked(values: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _computed(numbers: list[Fraction]) -> Iterator[tuple[str, str]]:
-    """Arithmetic on all numbers, and on pairs of them."""
+    """Yield names and results of arithmetic on all numbers, and on pairs of numbers."""
     if not numbers:
         return
     whole = [int(number) for number in numbers if number.denominator == 1]
@@ -174,7 +175,7 @@ def _computed(numbers: list[Fraction]) -> Iterator[tuple[str, str]]:
 
 
 def shown(value: Fraction | int | float) -> str:
-    """A number as a model would write it: an integer, or with up to ten decimals."""
+    """Return a number as a model would write it: as an integer, or with up to ten decimals."""
     exact = Fraction(value)
     if exact.denominator == 1:
         return str(exact.numerator) if abs(exact) < 10**300 else "0"
@@ -186,7 +187,7 @@ Grid = list[list[str]]
 
 
 def _of_grids(question: str) -> Iterator[tuple[str, str]]:
-    """The first, largest and last grid of the question: unchanged, rotated, cropped, filled."""
+    """Yield names and texts of the question's first, largest and last grid: unchanged, rotated, cropped, filled."""
     grids = list(_grids(question))
     if not grids:
         return
@@ -249,13 +250,13 @@ def _changed_grids(grid: Grid) -> Iterator[tuple[str, Grid]]:
 
 
 def _completed(row: list[str], blank: str, values: list[str]) -> list[str]:
-    """The row with its blanks filled by the missing values, in order."""
+    """Return the row with its blanks filled with the missing values, in order."""
     lacking = iter(sorted(set(values) - set(row)))
     return [next(lacking, values[0] if values else blank) if cell == blank else cell for cell in row]
 
 
 def _grids(question: str) -> Iterator[tuple[Grid, str]]:
-    """Grids (consecutive lines with the same number of cells), and the separator of their cells."""
+    """Yield grids (consecutive lines with the same number of cells), each with the separator of its cells."""
     run: Grid = []
     kind = ""
     for line in [*question.splitlines(), ""]:
@@ -271,7 +272,7 @@ def _grids(question: str) -> Iterator[tuple[Grid, str]]:
 
 
 def _cells(text: str) -> tuple[list[str], str]:
-    """Cells of a line and their separator; no cells if the line is not part of a grid."""
+    """Return the cells of a line and their separator; no cells if the line is not part of a grid."""
     separator = "," if "," in text else " "
     cells = [cell for cell in re.split(r"[,\s]+", text) if cell]
     if len(cells) > 1:

@@ -1,13 +1,13 @@
-"""Record the answers that Reasoning Gym's own tests grade, in `tests/data/upstream_scores.jsonl.gz`.
+"""Record the answers graded by Reasoning Gym's own tests in `tests/data/upstream_scores.jsonl.gz`.
 
     git clone --branch v0.1.25 https://github.com/open-thought/reasoning-gym /tmp/reasoning-gym
     PYTHONHASHSEED=0 .venv/bin/python tools/record_upstream_scores.py /tmp/reasoning-gym
 
 The tests come from the clone and the graders from the installed library, so check out the tag of the installed version.
 The tests run unchanged, and every outermost call of a task's `score_answer` is recorded with answer, entry and score.
-Only this data is kept, no code. Similar calls, such as those for gold answers to items generated in a loop, are
-sampled. Handwritten entries, which have only the fields that the library's grader reads, are completed. Takes about six
-minutes.
+Only this data is recorded, and no code. Similar calls, such as calls with gold answers to items generated in a loop,
+are sampled. Handwritten entries, which have only the fields that the library's grader reads, are completed. The script
+takes about six minutes.
 """
 
 import argparse
@@ -28,10 +28,10 @@ from rg_env.core.tasks import library
 
 DATA = Path(__file__).parents[1] / "tests/data" / "upstream_scores.jsonl.gz"
 GOLD_PER_LINE, OTHERS_PER_LINE = 2, 12
-"""Maximum number of calls to keep per line of a test and task, spread evenly over all calls of that line: for gold
-answers, and for each other outcome (full, partial or no credit)."""
+"""Maximum numbers of calls to keep for each line of a test and task: calls with gold answers, and calls with each other
+outcome (full, partial or no credit). The kept calls are spread evenly over all calls from the line."""
 LONGEST = 10_000
-"""Maximum length of an entry in characters; longer entries (a large haystack, a long program) are left out."""
+"""Maximum length of an entry in characters; longer entries (a large haystack, a long program) are omitted."""
 
 
 class Call(NamedTuple):
@@ -91,7 +91,7 @@ def _json(value: Any) -> str:
 
 
 def _options(config: Any) -> dict[str, Any]:
-    """The options of a dataset that differ from the defaults."""
+    """Return the options of a dataset that differ from the defaults."""
     return {
         field.name: value
         for field in dataclasses.fields(config)
@@ -101,7 +101,8 @@ def _options(config: Any) -> dict[str, Any]:
 
 
 def record(tests: Path) -> list[Call]:
-    """Calls made by the tests in this folder. They use the installed library, which is imported before them."""
+    """Run the tests in this folder and return their calls. The tests use the installed library, which is imported
+    first."""
     recorder = Recorder(tests.resolve())
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-c", os.devnull, "--rootdir", str(tests.parent)]
     pytest.main([*options, str(tests.resolve())], plugins=[recorder])
@@ -109,7 +110,7 @@ def record(tests: Path) -> list[Call]:
 
 
 def complete(task: str, entry: dict[str, Any]) -> dict[str, Any]:
-    """The entry with the fields added that rg_env's graders need but the test left out, as the library makes them."""
+    """Return the entry with the fields that rg_env's graders need but the test omitted, created as by the library."""
     found = {"question": "", "answer": "", **entry}
     metadata = found["metadata"] = {**entry.get("metadata", {})}
     gold = found["answer"]
@@ -161,7 +162,7 @@ def complete(task: str, entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def sample(calls: list[Call]) -> list[Call]:
-    """Each distinct call once, and only a few of the similar calls that one line makes in a loop."""
+    """Return each distinct call once, but only a few of the similar calls that one line makes in a loop."""
     asked: dict[tuple[str, str, str, str | None], Call] = {}
     for call in calls:
         if len(call.entry) <= LONGEST:
@@ -177,14 +178,14 @@ def sample(calls: list[Call]) -> list[Call]:
 
 
 def outcome(call: Call) -> str:
-    """Whether an answer is the gold answer, or else got full, partial or no credit."""
+    """Return "gold" for the gold answer, and otherwise "full", "part" or "nothing", depending on the credit."""
     if call.answer == json.loads(call.entry).get("answer"):
         return "gold"
     return "full" if call.score >= 1 else "part" if call.score > 0 else "nothing"
 
 
 def write(calls: list[Call]) -> None:
-    """One line per entry, with all its answers."""
+    """Write one line per entry, with all of its answers."""
     rows: dict[tuple[str, str, str], list[tuple[str, str | None, float]]] = {}
     for call in calls:
         asked = rows.setdefault((call.task, call.config, call.entry), [])
@@ -204,7 +205,7 @@ def main() -> None:
     kept = sample(calls)
     write(kept)
     tests = {call.test for call in kept}
-    print(f"{len(calls)} calls, {len(kept)} kept of {len(tests)} tests: {DATA.stat().st_size} bytes")
+    print(f"{len(calls)} calls, {len(kept)} kept from {len(tests)} tests: {DATA.stat().st_size} bytes")
 
 
 if __name__ == "__main__":

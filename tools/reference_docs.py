@@ -32,17 +32,17 @@ MARK = "<!-- generated from here on: python tools/reference_docs.py -->\n"
 
 
 def configuration() -> str:
-    """`configuration.md`: every key of a training config, with type, default and meaning."""
+    """Return the text of `configuration.md`: every key of a training config, with type, default and meaning."""
     return _reference(TrainConfig)
 
 
 def evaluation() -> str:
-    """`evaluation.md`: every key of an evaluation config."""
+    """Return the text of `evaluation.md`: every key of an evaluation config."""
     return _reference(EvalConfig)
 
 
 def command_line() -> str:
-    """`cli.md`: every command, with its usage and options."""
+    """Return the text of `cli.md`: every command, with its usage and options."""
     commands = parsers()
     index = ["| command | effect |", "|---|---|"]
     index += [f"| [`rg-env {name}`](#rg-env-{name}) | {_sentence(text)} |" for name, _, text in commands]
@@ -58,7 +58,7 @@ def command_line() -> str:
 
 
 def graders() -> str:
-    """`graders.md`: every task, with the measurements of its grader."""
+    """Return the text of `graders.md`: every task, with the measurements of its grader."""
     table, audits = shipped_table(), audit.kept()
     parts = []
     for category in sorted({entry["category"] for entry in table.values()}):
@@ -84,7 +84,7 @@ MODELS = {
     "Llama-3.2-1B": ("llama-3.2-1b", ModelShape(1_235_814_400, 16, 2048, 128_256, 512), 704_512),
     "Llama-3.2-3B": ("llama-3.2-3b", ModelShape(3_212_749_824, 28, 3072, 128_256, 1024), 1_519_616),
 }
-"""Config file, shape, and number of LoRA parameters per rank on all linear layers except the head."""
+"""Config file, shape, and number of LoRA parameters per rank on all linear layers except the LM head."""
 LORA = ["model.dtype=bfloat16", "lora={r: 16, alpha: 32}"]
 
 
@@ -94,7 +94,7 @@ GPUS = (16, 24, 40, 80)
 
 
 def gpu_memory() -> str:
-    """`gpu-memory.md`: models that fit on GPUs of four sizes, as estimated by `rg-env doctor`."""
+    """Return the text of `gpu-memory.md`: models that fit on GPUs of four sizes, as estimated by `rg-env doctor`."""
     parts = []
     for engine, title in (("embedded", "One GPU, embedded engine"), ("vllm", "With vLLM on another GPU")):
         columns = {"all weights": _peaks(engine), "LoRA": _peaks(engine, *LORA)}
@@ -112,19 +112,19 @@ def gpu_memory() -> str:
 
 
 def _peaks(engine: str, *overrides: str) -> dict[str, float]:
-    """Estimated peak memory in GB of each model, keyed by its table entry."""
+    """Return the estimated peak memory in GB of each model, keyed by the model's table entry."""
     peaks = {name: _peak(name, config, f"engine.kind={engine}", *overrides) for name, (config, *_) in MODELS.items()}
     return {f"{name} ({peak:.0f} GB)": peak for name, peak in peaks.items()}
 
 
 def preset_peak(preset: str) -> float:
-    """Estimated peak memory in GB of a run with a preset of `configs/models`."""
+    """Return the estimated peak memory in GB of a run with a preset of `configs/models`."""
     (name,) = [name for name, (config, *_) in MODELS.items() if preset.startswith(f"{config}_")]
     return _peak(name, preset)
 
 
 def _peak(name: str, config: str, *overrides: str) -> float:
-    """Estimated peak memory in GB of a run with 1,024 + 1,024 tokens and 200 evaluation questions."""
+    """Return the estimated peak memory in GB of a run with 1,024 + 1,024 tokens and 200 evaluation questions."""
     file = ROOT / "configs" / "models" / f"{config}.yaml"
     # presets do not set a model name
     given = [f"model.name={name}", "tasks=[leg_counting]", "training.bf16=true", *overrides]
@@ -145,14 +145,14 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def parsers() -> list[tuple[str, CommandParser, str]]:
-    """Name, parser and help text of each subcommand."""
+    """Return the name, parser and help text of each subcommand."""
     _, commands = cli.make_parser()
     texts = {action.dest: action.help or "" for action in commands._choices_actions}
     return [(name, parser, texts[name]) for name, parser in commands.choices.items()]
 
 
 def _usage(parser: argparse.ArgumentParser) -> str:
-    """Usage with one alternative per line; argparse would wrap it at the terminal's width."""
+    """Return the usage with one alternative per line; argparse would wrap the usage at the terminal's width."""
     if parser.usage:
         return parser.usage
     parts = [parser.prog]
@@ -193,7 +193,7 @@ def _metavar(action: argparse.Action) -> str:
 
 
 def _sentence(text: str) -> str:
-    """Help text as a sentence for a table cell."""
+    """Return a help text as a sentence for a table cell."""
     text = _code_safe(text).strip()
     if not text:
         return ""
@@ -202,7 +202,7 @@ def _sentence(text: str) -> str:
 
 
 def _code_safe(text: str) -> str:
-    """Plain text as Markdown for a table cell: `|`, tags and emphasis are escaped outside code."""
+    """Return plain text as Markdown for a table cell: `|`, tags and emphasis are escaped outside code."""
     return "".join(_escaped(text))
 
 
@@ -212,7 +212,8 @@ def _escaped(text: str) -> Iterator[str]:
 
 
 def _code(text: str) -> str:
-    """Code in a table cell. Code hosts and mkdocs disagree about a backslash before a bar within backticks."""
+    """Return code for a table cell. Code hosts and mkdocs disagree on a backslash before a vertical bar in
+    backticks."""
     return f"<code>{text.replace('|', '&#124;')}</code>" if "|" in text else f"`{text}`"
 
 
@@ -276,7 +277,7 @@ def _type(annotation: Any) -> str:
 
 
 def _plain(annotation: Any) -> Any:
-    """The type without bounds and without None."""
+    """Return the type without bounds and without None."""
     while get_origin(annotation) in (Annotated, Union, types.UnionType):
         annotation = next(each for each in get_args(annotation) if each is not type(None))
     return annotation
@@ -290,7 +291,7 @@ def _sections(annotation: Any) -> list[type[Section]]:
 
 
 def render(name: str) -> str:
-    """The up-to-date page: the existing text above `MARK`, then the generated part.
+    """Return the up-to-date page: the existing text above `MARK`, then the generated part.
 
     Raises:
         ValueError: the page does not have the line `MARK`.

@@ -1,5 +1,5 @@
-"""Mutations of a reply that nearly scores: `CHANGES` of one text, `JOINS` of two, and `templates`, which are gold
-answers whose tokens from their own question are replaced with those of another question.
+"""Mutations of replies that nearly score: `CHANGES` of one reply, `JOINS` of two replies, and `templates`, which are
+gold answers in which tokens from their own question are replaced with tokens from another question.
 
 A change takes the reply and the question, and never raises: a reply that it cannot change is returned unchanged or
 blank.
@@ -22,26 +22,26 @@ _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 @lru_cache(maxsize=1024)
 def _variable(question: str) -> str:
-    """The variable of the question's formula: the most frequent single letter in its first lines."""
+    """Return the variable of the question's formula: the most frequent single letter in its first lines."""
     letters = Counter(re.findall(r"(?<![A-Za-z])[B-HJ-Zb-z](?![A-Za-z])", question[:400]))
     return letters.most_common(1)[0][0] if letters else "x"
 
 
 def _formula(text: str, question: str) -> str:
-    """The formula in a reply, without the surrounding text that questions use."""
+    """Return the formula in a reply, without the surrounding text that questions use."""
     text = re.sub(r"^.*?[∫:]\s*|\s*d[A-Za-z]\s*$", "", text.strip(), flags=re.DOTALL)
     return text.partition("=")[0].strip() or text
 
 
 def _filled(form: str) -> Change:
-    """A change that fills `form`: `{a}` is the reply, `{f}` its formula, `{v}` the question's variable."""
+    """Return a change that fills `form`: `{a}` is the reply, `{f}` its formula, `{v}` the question's variable."""
     return lambda text, question: (
         form.replace("{v}", _variable(question)).replace("{f}", _formula(text, question)).replace("{a}", text)
     )
 
 
 def _fields(change: Callable[[list[str]], Sequence[str]], separator: str = " ") -> Change:
-    """A change of the reply's fields, which are separated by commas if the reply has any, otherwise by white space."""
+    """Return a change of the reply's fields, which are separated by commas or, without commas, by white space."""
 
     def changed(text: str, question: str) -> str:
         if "," in text:
@@ -52,7 +52,7 @@ def _fields(change: Callable[[list[str]], Sequence[str]], separator: str = " ") 
 
 
 def _numbers(change: Callable[[float], float]) -> Change:
-    """A change of the reply's last number."""
+    """Return a change of the reply's last number."""
 
     def changed(text: str, question: str) -> str:
         found = list(re.finditer(r"-?\d+(?:\.\d+)?", text))
@@ -175,7 +175,8 @@ class Template:
         return text if len(text) <= 120 else text[:117] + "..."
 
     def fill(self, question: str) -> str:
-        """The template filled with tokens of `question`; blank if the question lacks one of them."""
+        """Return the template filled with tokens of `question`, or a blank text if the question lacks one of the
+        tokens."""
         tokens = _tokens(question)
         found = []
         for piece in self.pieces:
@@ -190,7 +191,8 @@ class Template:
 
 
 def _tokens(question: str) -> dict[str, list[str]]:
-    """The question's tokens by kind: numbers, words with a capital, and other words without the s of a plural."""
+    """Return the question's tokens by kind: numbers, words with a capital, and other words without the s of a
+    plural."""
     found: dict[str, list[str]] = {"number": [], "name": [], "word": []}
     for token in _TOKEN.findall(question[:4000]):
         if token[-1].isdigit():
@@ -203,9 +205,9 @@ def _tokens(question: str) -> dict[str, list[str]]:
 
 
 def templates(questions: Sequence[str], golds: Sequence[str]) -> Iterator[Template]:
-    """Up to three templates for each gold answer: with positions counted from the question's start, with positions
-    counted from its end, and with placeholders only for names and numbers. Tokens that occur in half of the gold
-    answers stay unchanged."""
+    """Yield up to three templates for each gold answer: with positions counted from the question's start, with
+    positions counted from its end, and with placeholders only for names and numbers. Tokens that occur in half of the
+    gold answers stay unchanged."""
     given = [(question, _TOKEN.findall(gold)) for question, gold in zip(questions, golds, strict=True) if gold.strip()]
     frequent = Counter(token for _, tokens in given for token in set(tokens))
     seen: set[Template] = set()

@@ -36,13 +36,13 @@ def generate_table(broken: dict[str, dict[str, str]] | None = None) -> dict[str,
 
 
 def render(table: dict[str, TaskEntry]) -> str:
-    """The file's text, with one task per line so that a library update gives a readable diff."""
+    """Return the file's text, with one task per line so that a library update produces a readable diff."""
     lines = [f"  {json.dumps(task)}: {json.dumps(entry, ensure_ascii=False)}" for task, entry in sorted(table.items())]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def probe_levels(tasks: Iterable[str] | None = None) -> dict[str, dict[str, str]]:
-    """Levels of each task for which the installed library cannot generate questions, with the reason.
+    """Return the levels of each task for which the installed library cannot generate questions, with the reasons.
 
     Each level is probed in a forked process, which is terminated by an alarm if it takes too long. Probing is needed
     once per library version; all tasks take about two minutes.
@@ -59,7 +59,7 @@ def probe_levels(tasks: Iterable[str] | None = None) -> dict[str, dict[str, str]
 
 
 def _probe(task: str, options: Mapping[str, Any]) -> str:
-    """The reason why `task` cannot generate items with `options`; empty if it can."""
+    """Return the reason why `task` cannot generate items with `options`; empty if `task` can."""
     receiver, sender = os.pipe()
     child = os.fork()
     if child == 0:

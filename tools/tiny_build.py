@@ -11,8 +11,8 @@
 5. Measure the policy on questions of the evaluation split, and save weights, tokenizer, chat template and generation
    config.
 
-Nothing is downloaded. The same seed on the same machine gives the same weights. The folder is moved into place when it
-is complete, and must not exist before.
+Nothing is downloaded. The same seed on the same machine yields the same weights. The output folder must not exist; it
+is moved into place when it is complete.
 """
 
 import argparse
@@ -41,14 +41,14 @@ from rg_env.errors import OutputFolderError, RGEnvError
 from rg_env.tiny import SYSTEM_PROMPT, TASKS
 
 THREADS = 2
-"""Number of torch threads. Fixed because it determines the order of sums, and thus the exact weights."""
+"""Number of torch threads, fixed because it determines the order of summation and thus the exact weights."""
 
 IGNORED = -100
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Settings that determine the policy, together with the seed."""
+    """Settings that, together with the seed, determine the policy."""
 
     vocab_size: int = 768
     hidden_size: int = 128
@@ -99,7 +99,7 @@ def build(out: Path, *, seed: int = 0, recipe: Recipe | None = None) -> None:
     """Build the policy and save it in the new folder `out`."""
     recipe = recipe or Recipe()
     if out.exists():
-        raise OutputFolderError(f"{out} exists already: choose a new folder for --out")
+        raise OutputFolderError(f"{out} already exists: choose a new folder for --out")
     torch.set_num_threads(THREADS)
     torch.manual_seed(seed)
     rng = random.Random(seed)
@@ -118,7 +118,10 @@ def build(out: Path, *, seed: int = 0, recipe: Recipe | None = None) -> None:
 
     examples = tokenize(tokenizer, entries, worked)
     longest = max(len(completion) for _, completion in examples)
-    say(f"prompts of {sum(len(p) for p, _ in examples) / len(examples):.0f} tokens, completions of at most {longest}")
+    say(
+        f"prompts of {sum(len(p) for p, _ in examples) / len(examples):.0f} tokens on average, "
+        f"completions of at most {longest}"
+    )
 
     mixture = {
         task: [
@@ -129,7 +132,10 @@ def build(out: Path, *, seed: int = 0, recipe: Recipe | None = None) -> None:
     }
     learn = itertools.islice(batches(examples, recipe.batch_size, rng), recipe.learn_steps)
     mix = itertools.islice(batches(tokenize(tokenizer, entries, mixture), recipe.batch_size, rng), recipe.mix_steps)
-    say(f"{recipe.learn_steps} steps on worked solutions, {recipe.mix_steps} with {recipe.worked_share:.0%} of them")
+    say(
+        f"{recipe.learn_steps} steps on worked solutions, "
+        f"{recipe.mix_steps} on a mixture with {recipe.worked_share:.0%} worked solutions"
+    )
     train(model, itertools.chain(learn, mix), recipe.learn_steps + recipe.mix_steps, recipe.learning_rate, say)
 
     # Measure the weights as they are shipped, rounded to bfloat16.
@@ -145,14 +151,14 @@ def build(out: Path, *, seed: int = 0, recipe: Recipe | None = None) -> None:
 
 
 def training_entries(recipe: Recipe, seed: int) -> dict[str, list[dict[str, Any]]]:
-    """Reasoning Gym entries by task, without problems of the evaluation split."""
+    """Return Reasoning Gym entries by task, without problems of the evaluation split."""
     entries = {task: take(task, "train", seed=seed, count=count) for task, count in recipe.questions.items()}
     assert all(split_of(problem_of(task, entry)) == "train" for task in entries for entry in entries[task])
     return entries
 
 
 def tokenizer_texts(entries: dict[str, list[dict[str, Any]]], worked: dict[str, list[str]]) -> Iterator[str]:
-    """Training texts of the tokenizer: each part of a conversation separately, because special tokens separate them."""
+    """Yield the tokenizer's training texts: each part of a conversation, because special tokens separate the parts."""
     for task in entries:
         for entry, solution in zip(entries[task][:4000], worked[task][:4000], strict=True):
             yield f"user\n{entry['question']}"
@@ -162,10 +168,10 @@ def tokenizer_texts(entries: dict[str, list[dict[str, Any]]], worked: dict[str, 
 
 
 def new_model(tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> LlamaForCausalLM:
-    """The model with random weights.
+    """Return the model with random weights.
 
-    The architecture is Llama's, which loads the same way everywhere. For Qwen2's, transformers 5 would replace our
-    tokenizer with its own.
+    The architecture is Llama's, which loads the same way everywhere. With Qwen2's architecture, transformers 5 would
+    replace our tokenizer with its own.
     """
     return LlamaForCausalLM(
         LlamaConfig(
@@ -188,7 +194,7 @@ def new_model(tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> LlamaForCau
 def tokenize(
     tokenizer: PreTrainedTokenizerBase, entries: dict[str, list[dict[str, Any]]], completions: dict[str, list[str]]
 ) -> list[Example]:
-    """Prompts and completions of all tasks as token ids."""
+    """Return the prompts and completions of all tasks as token ids."""
     examples: list[Example] = []
     for task in entries:
         prompts = tokenizer([render_prompt(tokenizer, entry["question"]) for entry in entries[task]])["input_ids"]
@@ -198,7 +204,7 @@ def tokenize(
 
 
 def batches(examples: Sequence[Example], size: int, rng: random.Random) -> Iterator[list[Example]]:
-    """Infinite stream of random batches, each sorted by length."""
+    """Yield an infinite stream of random batches, each sorted by length."""
     while True:
         order = rng.sample(range(len(examples)), len(examples))
         for start in range(0, len(order) - size + 1, size):
@@ -206,7 +212,7 @@ def batches(examples: Sequence[Example], size: int, rng: random.Random) -> Itera
 
 
 def collate(batch: Sequence[Example], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """`ids` and `labels`, both (B, T) int64, padded on the right; labels mask prompts and padding."""
+    """Return `ids` and `labels`, both (B, T) int64, padded on the right; labels mask prompts and padding."""
     length = max(len(prompt) + len(completion) for prompt, completion in batch)
     ids = torch.full((len(batch), length), pad)
     labels = torch.full((len(batch), length), IGNORED)
@@ -220,7 +226,8 @@ def collate(batch: Sequence[Example], pad: int) -> tuple[torch.Tensor, torch.Ten
 def train(
     model: LlamaForCausalLM, stream: Iterable[list[Example]], steps: int, peak: float, say: Callable[[str], None]
 ) -> None:
-    """Train on the tokens of completions with AdamW; the learning rate warms up to `peak`, then has a cosine decay."""
+    """Train on the tokens of completions with AdamW; the learning rate warms up to `peak`, then follows a cosine
+    decay."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=peak, weight_decay=0.01, betas=(0.9, 0.98), fused=True)
     warmup = min(100, steps // 10 + 1)
     model.train()
@@ -239,8 +246,8 @@ def train(
 
 
 def backward(model: LlamaForCausalLM, examples: Sequence[Example], wanted_tokens: int) -> float:
-    """Accumulate the gradient of these examples' part of the mean loss of `wanted_tokens` tokens, and return that
-    part."""
+    """Accumulate the gradient of these examples' part of the mean loss over `wanted_tokens` tokens, and return
+    that part."""
     ids, labels = collate(examples, model.config.pad_token_id)
     # Causal attention never attends to padding on the right, so no attention mask is needed. Only the positions that
     # predict a completion go through the output layer.

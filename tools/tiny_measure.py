@@ -18,11 +18,11 @@ class Measurement:
     """Shares of completions, in [0, 1], and the mean length of completions."""
 
     accuracy: float
-    """Share with the right answer."""
+    """Share of completions with the right answer."""
     well_formed: float
-    """Share with exactly one answer in tags and an end-of-text token."""
+    """Share of completions with exactly one answer in tags and an end-of-text token."""
     worked: float
-    """Share with text before the answer."""
+    """Share of completions with text before the answer."""
     accuracy_when_worked: float
     """Accuracy of completions with text before the answer; 0 if there are no such completions."""
     tokens: float
@@ -36,7 +36,7 @@ class Measurement:
 
 
 def render_prompt(tokenizer: PreTrainedTokenizerBase, question: str) -> str:
-    """The prompt of one question, as every trainer and server of this package renders it."""
+    """Return the prompt for one question, as every trainer and server of this package renders it."""
     messages = [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": question}]
     return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 

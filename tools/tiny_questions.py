@@ -15,7 +15,7 @@ _CHUNK = 1024
 
 
 def questions(task: str, split: Split, seed: int) -> Iterator[dict[str, Any]]:
-    """Infinite stream of entries of `task`, with its config in `TASKS`, whose problem belongs to `split`."""
+    """Yield an infinite stream of entries of `task`, configured as in `TASKS`, whose problems belong to `split`."""
     # Reasoning Gym draws item i of seed s from Random(s + i), so the seeds of consecutive chunks are one chunk apart.
     for start in itertools.count(seed, _CHUNK):
         for entry in reasoning_gym.create_dataset(task, size=_CHUNK, seed=start, **TASKS[task]):
@@ -24,10 +24,10 @@ def questions(task: str, split: Split, seed: int) -> Iterator[dict[str, Any]]:
 
 
 def problem_of(task: str, entry: dict[str, Any]) -> str:
-    """The problem key of an entry, as in rows."""
+    """Return the problem key of an entry, as in rows."""
     return problem_key(task, json.loads(json.dumps(entry)))
 
 
 def take(task: str, split: Split, seed: int, count: int) -> list[dict[str, Any]]:
-    """The first `count` entries of `questions`."""
+    """Return the first `count` entries of `questions`."""
     return list(itertools.islice(questions(task, split, seed), count))

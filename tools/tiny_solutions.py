@@ -1,7 +1,8 @@
 """Training completions of the tiny policy: worked solutions and blurted guesses.
 
-Pure functions from a Reasoning Gym entry (`question`, `answer`, `metadata`) to the text of a completion. Every number
-in a worked solution is computed from the question, not taken from the entry's answer; a test checks that the two agree.
+The functions are pure and map a Reasoning Gym entry (`question`, `answer`, `metadata`) to a completion's text. Every
+number in a worked solution is computed from the question, not taken from the entry's answer; a test checks that the two
+agree.
 
     >>> print(worked_solution("chain_sum", {"metadata": {"expression": "4 + 23 - 7"}, ...}))
     4 + 20 = 24
@@ -21,13 +22,13 @@ Entry = Mapping[str, Any]
 
 
 def worked_solution(task: str, entry: Entry) -> str:
-    """The steps of a solution and, on the last line, the answer in the tags that the system prompt requires."""
+    """Return the steps of a solution and, on the last line, the answer in the tags that the system prompt requires."""
     lines, answer = _WORK[task](entry)
     return "\n".join([*lines, f"<answer>{answer}</answer>"])
 
 
 def blurted_guess(task: str, entry: Entry, rng: Random) -> str:
-    """An answer without work, drawn uniformly from values around the right one, which is included."""
+    """Return an answer without work, drawn uniformly from the right value and values around it."""
     return f"<answer>{rng.choice(_GUESSES[task](int(entry['answer'])))}</answer>"
 
 
@@ -63,7 +64,7 @@ _VARIABLE_LAST = re.compile(r"(\d+) - (?:(\d+)\*)?([a-z]) = (-?\d+)")
 
 
 def _solve_equation(entry: Entry) -> tuple[list[str], int]:
-    """Solve an equation of two terms, one with the variable: SymPy prints `a*x + b`, `a*x - b` or `b - a*x`."""
+    """Solve an equation with a left side that SymPy prints as `a*x + b`, `a*x - b` or `b - a*x`."""
     equation = entry["metadata"]["equation"]
     if found := _VARIABLE_FIRST.fullmatch(equation):
         factor, variable, sign, constant, right = found.groups()
