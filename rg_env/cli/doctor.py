@@ -8,8 +8,7 @@ from rg_env.errors import InputError
 
 
 def add(commands: Any) -> None:
-    """Add `rg-env doctor` to the subcommands. Options that can be given instead of a config are named after its
-    keys."""
+    """Add `rg-env doctor` to the subcommands. Options that replace a config are named after the config's keys."""
     doctor = commands.add_parser(
         "doctor",
         help="check that a training run can start on this machine, and print a fix for each problem",
@@ -20,8 +19,8 @@ def add(commands: Any) -> None:
         ],
     )
     key, number = doctor.key, doctor.number
-    doctor.config("training config (alternatively, describe the run with options)", required=False)
-    key("--model", "model.name", "MODEL", "model folder, name on the Hub, or 'tiny'; default: depends on the machine")
+    doctor.config("training config; alternatively, describe the run with the options below", required=False)
+    key("--model", "model.name", "MODEL", "model folder, name on the Hub, or 'tiny'; default: a model for this machine")
     doctor.names("--tasks", metavar="TASK", help="Reasoning Gym tasks; default: leg_counting")
     engines = ["embedded", "vllm"]
     doctor.add_argument("--engine", dest="engine.kind", choices=engines, help="inference engine; default: embedded")
@@ -42,7 +41,7 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run `rg-env doctor` and return the exit code: 1 if a check failed."""
+    """Run `rg-env doctor` and return the exit code, which is 1 if a check failed."""
     from rg_env.jobs.doctor import diagnose
     from rg_env.jobs.doctor.machine import PlannedRun, as_json, closing_line
     from rg_env.training.config.load import load_train_config

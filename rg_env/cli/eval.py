@@ -19,8 +19,8 @@ def add(commands: Any) -> None:
         "[--data FILE] [--external BENCHMARK ...] [options]",
         epilog="A MODEL is a folder, a name on the Hugging Face Hub, 'tiny', or NAME@URL of an OpenAI-compatible "
         "endpoint (its API key is read from OPENAI_API_KEY). To rename a model, use models.NAME=MODEL. For a "
-        "checkpoint, missing settings are taken from its training run. External benchmarks require the extra "
-        "eval-external. "
+        "checkpoint, missing settings are taken from its training run. External benchmarks require the "
+        "eval-external extra. "
         "docs/reference/evaluation.md lists all keys.",
         examples=[
             "rg-env eval --models tiny --tasks leg_counting --max-tokens 90 -n 20",
@@ -30,30 +30,38 @@ def add(commands: Any) -> None:
     option, number, key = parser.add_argument, parser.number, parser.key
     parser.config("evaluation config (optional if --models and --tasks are given)", required=False)
     option("--models", "--model", nargs="+", metavar="MODEL", help="models to evaluate (see below)")
-    parser.names("--tasks", metavar="TASK", help="tasks or categories; default: tasks and data of the training run")
+    parser.names("--tasks", metavar="TASK", help="tasks or categories; default: the training run's tasks and data")
     key("--data", "data.path", "FILE", "your own questions: a CSV, JSON, JSONL or Parquet file, or a Hub dataset")
     external = {"dest": "external.tasks", "metavar": "BENCHMARK"}
-    parser.names("--external", **external, help="benchmarks of lm-evaluation-harness or rg-env, such as gsm8k_rg")
-    number("-n", "--num-examples", "--limit", help="questions per task; default: 100, or all of a benchmark")
+    parser.names("--external", **external, help="benchmarks from lm-evaluation-harness or rg-env, such as gsm8k_rg")
+    number("-n", "--num-examples", "--limit", help="questions per task; default: 100, or all questions of a benchmark")
     number("-r", "--rollouts-per-example", help="sampled answers per question; default: 1")
-    number("--max-tokens", dest="sampling.max_tokens", help="token limit per answer; default: 1024, or the benchmark's")
+    number(
+        "--max-tokens",
+        dest="sampling.max_tokens",
+        help="token limit per answer; default: 1024 or the benchmark's limit",
+    )
     key(
-        "--temperature", "sampling.temperature", "T", "sampling temperature; default: 1, or the benchmark's", type=float
+        "--temperature",
+        "sampling.temperature",
+        "T",
+        "sampling temperature; default: 1 or the benchmark's value",
+        type=float,
     )
     option("--seed", type=seed, help="sampling seed of the embedded engine; default: 0")
     key("--gpus", "serving.gpus", "0,1,...", "GPUs for vLLM servers on this machine; default: all", type=gpu_numbers)
     key("--output-dir", "output.dir", "DIR", "output folder; default: a new folder under outputs/")
     parser.flag("--resume", help="resume the evaluation in the output folder")
-    parser.flag("--dry-run", help="print the resolved config and the plan, and exit")
+    parser.flag("--dry-run", help="print the resolved config and the plan, then exit")
     parser.set_defaults(run=run)
 
 
 def gpu_numbers(text: str) -> list[int]:
-    """Argparse type for numbers separated by commas."""
+    """Parse comma-separated GPU numbers, as an argparse type."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} must be numbers of GPUs, such as 0 or 0,1") from None
+        raise argparse.ArgumentTypeError(f"{text!r} must be GPU numbers, such as 0 or 0,1") from None
 
 
 def run(options: argparse.Namespace) -> int:
@@ -112,7 +120,7 @@ def _taken_from_lists(given: dict[str, Any], overrides: list[str]) -> list[str]:
     for name in {"models", "tasks"} & given.keys():
         if single := next((each for each in (*overrides, *taken) if each.startswith(f"{name}.")), None):
             raise InputError(
-                f"--{name} and {single} cannot be combined, because one would replace the other; set each as "
+                f"--{name} and {single} cannot be combined because one would replace the other; set each item as "
                 f"{name}.NAME=..."
             )
     return taken

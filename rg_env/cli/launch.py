@@ -24,26 +24,26 @@ def add(commands: Any) -> None:
             "rg-env launch configs/train/leg_counting_qwen7b.yaml --vllm-gpus 0 --gpus 1,2,3",
             "rg-env launch examples/train_minimal.py --model Qwen/Qwen2.5-1.5B-Instruct -- --num-generations 8",
         ],
-        advice="options of rg-env train, and a script's own arguments, come at the end, after `--`",
+        advice="put options of rg-env train and a script's own arguments at the end, after `--`",
     )
     option, number = launch.add_argument, launch.number
     option("script", help="config or script, such as configs/train/tiny.yaml or examples/train_ultra_minimal.py")
     option("--model", help="model folder or name on the Hub (only for scripts, because a config names its own model)")
-    option("--vllm-gpus", type=gpus, metavar="0", help="GPUs for vLLM; default: the first one not in --gpus")
-    option("--gpus", type=gpus, metavar="1,2,3", help="GPUs for training; default: all not used by vLLM")
+    option("--vllm-gpus", type=gpus, metavar="0", help="GPUs for vLLM; default: the first GPU not in --gpus")
+    option("--gpus", type=gpus, metavar="1,2,3", help="GPUs for training; default: all GPUs that vLLM does not use")
     number("--processes", help="training processes; default: one per GPU")
     text = "accelerate config; default: configs/zero3.yaml if there are several processes"
     option("--accelerate-config", metavar="FILE", help=text)
     option("--port", type=int, default=8000, help="port of the vLLM server on 127.0.0.1; default: 8000")
     number("--tensor-parallel-size", help="GPUs per model replica in vLLM")
     number("--data-parallel-size", help="model replicas in vLLM")
-    option("--dtype", help="dtype of the server's weights; default: the model's, or float32 on a CPU")
-    number("--max-model-len", help="context length of vLLM: prompt and completion tokens")
-    text = "more vLLM options, such as --vllm-args='--seed 1'"
+    option("--dtype", help="dtype of the server's weights; default: the model's dtype, or float32 on a CPU")
+    number("--max-model-len", help="vLLM's context length, in tokens of prompt and completion")
+    text = "additional vLLM options, such as --vllm-args='--seed 1'"
     option("--vllm-args", type=shell_words, default=(), metavar="'...'", help=text)
-    option("--log-dir", metavar="DIR", help="folder for vllm.log and train.log; default: a new one under logs/")
+    option("--log-dir", metavar="DIR", help="folder for vllm.log and train.log; default: a new folder under logs/")
     number("--server-timeout", default=600, metavar="S", help="seconds to wait for the server to start; default: 600")
-    number("--save-timeout", default=300, metavar="S", help="seconds to wait for the last checkpoint; default: 300")
+    number("--save-timeout", default=300, metavar="S", help="seconds for a stopped run to save and exit; default: 300")
     launch.flag("--verbose", help="show the server log and library messages")
     launch.flag("--dry-run", help="print the two commands and exit")
     launch.set_defaults(run=run)
@@ -67,7 +67,7 @@ def parse(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Nam
 
 
 def shell_words(text: str) -> tuple[str, ...]:
-    """Argparse type for words that are separated as in a shell."""
+    """Split words as in a shell, as an argparse type."""
     try:
         return tuple(shlex.split(text))
     except ValueError:
@@ -75,10 +75,10 @@ def shell_words(text: str) -> tuple[str, ...]:
 
 
 def gpus(text: str) -> tuple[str, ...]:
-    """Argparse type for GPU indices or UUIDs separated by commas."""
+    """Parse comma-separated GPU indices or UUIDs, as an argparse type."""
     names = tuple(name.strip() for name in text.split(","))
     if not all(map(_GPU.fullmatch, names)):
-        raise argparse.ArgumentTypeError(f"{text!r} must be indices or UUIDs (GPU-... or MIG-...) of GPUs, such as 0,1")
+        raise argparse.ArgumentTypeError(f"{text!r} must be GPU indices or UUIDs (GPU-... or MIG-...), such as 0,1")
     return names
 
 

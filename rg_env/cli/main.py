@@ -6,9 +6,9 @@ rg-env tasks --audit                 show the audit of the tasks' graders
 rg-env train CONFIG [key=value ...]  train from a config; --dry-run prints the plan, --sweep runs a grid
 rg-env compare FOLDER                compare the runs of a sweep
 rg-env eval CONFIG [key=value ...]   evaluate models (endpoints, checkpoints, adapters) on tasks
-rg-env probe --model M --tasks T ... find tasks and levels a model can learn from
+rg-env probe --model M --tasks T ... find tasks and levels that a model can learn from
 rg-env plot FILE... [--title T]      plot results or learning curves
-rg-env report RUN_OR_RESULTS         write an HTML report of a run or an evaluation, including rollouts
+rg-env report RUN_OR_RESULTS         write an HTML report of a run or evaluation, including rollouts
 rg-env export CHECKPOINT             export a checkpoint as a Hugging Face model folder and verify it
 rg-env push RUN --repo-id USER/NAME  publish a trained model on the Hugging Face Hub with a generated model card
 rg-env serve --model DIR [--port N]  serve a model with the embedded engine and an OpenAI-compatible API
@@ -36,15 +36,15 @@ _EXAMPLES = (
 
 
 def main() -> None:
-    """Entry point of the `rg-env` command."""
-    if sys.platform == "win32":  # otherwise, imports of POSIX modules would fail with tracebacks
+    """Run the `rg-env` command."""
+    if sys.platform == "win32":  # imports of POSIX modules would fail with tracebacks
         sys.exit("error: rg-env requires Linux or macOS; on Windows, install it in WSL 2")
     run_command(lambda: run(sys.argv[1:]))
 
 
 def make_parser() -> "tuple[CommandParser, argparse._SubParsersAction[CommandParser]]":
     """Build the parser of `rg-env` and return it with its subparsers action."""
-    description = "Reasoning Gym environment and GRPO training."
+    description = "Train and evaluate language models on Reasoning Gym tasks."
     parser = CommandParser(prog="rg-env", description=description, examples=_EXAMPLES)
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=CommandParser)
@@ -58,7 +58,7 @@ def run(arguments: Sequence[str]) -> int:
     argparse.
 
     Raises:
-        InputError: the command or option does not exist. The message suggests a similar one.
+        InputError: the command or option does not exist. The message suggests a similar name.
     """
     parser, commands = make_parser()
     first = next(iter(arguments), "")

@@ -36,11 +36,11 @@ _OTHER_NAMES = {
 }
 """Other names for an option or positional argument: former names, and names used by other tools."""
 _ELSEWHERE = {
-    "--processes": "`rg-env launch` and `accelerate launch` start several processes",
-    "--gpus": "`rg-env launch` takes --gpus; otherwise set CUDA_VISIBLE_DEVICES",
-    "--nodes": "`rg-env slurm --nodes N` writes a job for several nodes",
+    "--processes": "use `rg-env launch` or `accelerate launch` to start several processes",
+    "--gpus": "use `rg-env launch --gpus`, or set CUDA_VISIBLE_DEVICES",
+    "--nodes": "use `rg-env slurm --nodes N` to write a job script for several nodes",
 }
-"""Options that `train` or `launch` does not have, and what to use instead."""
+"""Hints for options that `train` or `launch` does not have."""
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -48,7 +48,7 @@ class CommandParser(argparse.ArgumentParser):
 
     Args:
         examples: commands shown at the end of `--help`.
-        advice: hint about an unknown option if no name is similar. By default, it refers to `--help`.
+        advice: hint about an unknown option if no name is similar. The default hint refers to `--help`.
     """
 
     def __init__(self, *given: Any, examples: Sequence[str] = (), advice: str = "", **options: Any):
@@ -93,8 +93,8 @@ class CommandParser(argparse.ArgumentParser):
         return options, rest
 
     def error(self, message: str) -> NoReturn:
-        """Suggest the right name if an option is misnamed, which may be why a required option is missing. Otherwise,
-        report argparse's error on one line."""
+        """Suggest the right name for a misnamed option, because a misnamed option may look like a missing required
+        option. Otherwise, report argparse's error on one line."""
         for argument in self._arguments:
             if argument.startswith("--") and self._called(argument.partition("=")[0]):
                 raise self.unknown(argument)
@@ -108,13 +108,13 @@ class CommandParser(argparse.ArgumentParser):
         starts_run = self.prog.endswith((" train", " launch"))
         elsewhere = [hint for name, hint in _ELSEWHERE.items() if starts_run and name in _names_of(flag)]
         if called := self._called(flag):
-            hint = f"use {called}" if called.startswith("-") else f"pass only its path: {self.prog} {called} ..."
+            hint = f"use {called}" if called.startswith("-") else f"pass the path alone, as in {self.prog} {called} ..."
         elif elsewhere:
             hint = elsewhere[0]
         elif near := difflib.get_close_matches(flag, self._option_string_actions, n=1, cutoff=0.8):
             hint = f"did you mean {near[0]}?"
         elif key := self._key(flag):
-            hint = f"it is a config key; write {key}={value or 'VALUE'}"
+            hint = f"to set this config key, write {key}={value or 'VALUE'}"
         else:
             hint = self.advice
         return InputError(f"{self.prog} has no option {flag!r}: {hint}")
@@ -123,12 +123,12 @@ class CommandParser(argparse.ArgumentParser):
         return any(action.dest == dest for action in self._actions)
 
     def _called(self, flag: str) -> str | None:
-        """This command's equivalent of an unknown option, if there is one."""
+        """Return this command's equivalent of an unknown option, or None."""
         known = [*self._option_string_actions, *(action.metavar for action in self._get_positional_actions())]
         return None if flag in known else next((name for name in _names_of(flag) if name in known), None)
 
     def _key(self, flag: str) -> str | None:
-        """The dotted config key with this name, if the command has a config."""
+        """Return the dotted config key with this name, or None."""
         if not self._has("overrides") and not any(map(is_config_file, self._arguments)):
             return None
         from rg_env.core.config.parsing import unknown_key
@@ -143,7 +143,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def _names_of(flag: str) -> list[str]:
-    """An option's name with hyphens, followed by rg-env's own names for the same option."""
+    """Return an option's name with hyphens, followed by rg-env's own names for the same option."""
     option = f"--{flag.lstrip('-').replace('_', '-')}"
     return [option, *(name for name, others in _OTHER_NAMES.items() if option in others)]
 
@@ -155,7 +155,7 @@ def request_of(kind: type[T], options: argparse.Namespace) -> T:
 
 
 def options_of(config: Any, options: argparse.Namespace) -> dict[str, Any]:
-    """The given options that set config keys, by key."""
+    """Return the values of options that set config keys, by key. Options that are not given are omitted."""
     heads = config.model_fields
     given = {key: value for key, value in vars(options).items() if key.partition(".")[0] in heads}
     return {key: value for key, value in given.items() if value is not None}

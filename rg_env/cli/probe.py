@@ -12,19 +12,21 @@ def add(commands: Any) -> None:
     """Add `rg-env probe` to the subcommands."""
     parser = commands.add_parser(
         "probe",
-        help="find tasks and levels a model can learn from",
-        epilog="Checkpoints are prompted as in training. The command writes the same files as an evaluation, and "
-        "mixture.yaml, which a training config can extend.",
+        help="find tasks and levels that a model can learn from",
+        epilog="Checkpoints are prompted as in training. The command writes the files of an evaluation and, in "
+        "addition, mixture.yaml, which a training config can extend.",
         examples=["rg-env probe --model Qwen/Qwen2.5-1.5B-Instruct --tasks chain_sum,leg_counting --levels 0 1 2"],
     )
     option, number = parser.add_argument, parser.number
     option("--model", required=True, help="model folder, name on the Hub, 'tiny', or NAME@URL of an endpoint")
-    parser.names("--tasks", required=True, metavar="TASK", help="tasks to probe; 'all': every task")
+    parser.names("--tasks", required=True, metavar="TASK", help="tasks to probe, or 'all' for every task")
     option("--levels", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="difficulty levels; default: 0 1 2")
-    number("-n", "--num-examples", default=20, help="questions per task and level, at least 16; default: 20")
-    number("-r", "--rollouts-per-example", default=8, help="answers per question, at least 2; default: 8")
-    number("--max-tokens", help="token limit per answer; default: as in training, or 1024 (at most half the context)")
-    option("--output-dir", metavar="DIR", help="output folder; default: a new one under outputs/")
+    number("-n", "--num-examples", default=20, help="questions per task and level (a verdict requires 16); default: 20")
+    number("-r", "--rollouts-per-example", default=8, help="answers per question (at least 2); default: 8")
+    number(
+        "--max-tokens", help="token limit per answer; default: the training limit, or 1024 (at most half the context)"
+    )
+    option("--output-dir", metavar="DIR", help="output folder; default: a new folder under outputs/")
     parser.flag("--resume", help="resume the probe in the output folder")
     parser.set_defaults(run=run)
 
@@ -52,11 +54,11 @@ def run(options: argparse.Namespace) -> int:
     if options.output_dir or not options.resume:
         given["output.dir"] = options.output_dir or str(free_folder(None, f"probe-{'+'.join(options.tasks[:3])}"))
     given |= {"sampling.max_tokens": options.max_tokens} if options.max_tokens else {}
-    require("scipy", "matplotlib", extra="eval")  # check this before anything is generated
+    require("scipy", "matplotlib", extra="eval")  # fail before generating answers
     config, _ = as_trained(eval_config_of([f"{key}={json.dumps(value)}" for key, value in given.items()]))
     if options.num_examples < LEAST_QUESTIONS:
         print(
-            f"note: -n {options.num_examples} is too few: a verdict and mixture.yaml require at least {LEAST_QUESTIONS}"
+            f"note: -n {options.num_examples} is too low; a verdict and mixture.yaml require at least {LEAST_QUESTIONS}"
         )
     with end_signals_as_ctrl_c():
         config, skipped = fitted(config)
@@ -75,5 +77,8 @@ def run(options: argparse.Namespace) -> int:
     file = Path(folder) / "mixture.yaml"
     head = f"# Written by rg-env probe: tasks that {options.model} can learn from, each at its starting level."
     write_aside(file, f"{head}\n{text}")
-    print(f"{file}: extend it in a training config (`extends:`), or pass its tasks to rg-env train; files in {folder}")
+    print(
+        f"{file}: extend this file in a training config (`extends:`), or pass its tasks to rg-env train; "
+        f"files in {folder}"
+    )
     return 0

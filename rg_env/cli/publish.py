@@ -9,7 +9,7 @@ from rg_env.commands import end_signals_as_ctrl_c, require, say
 
 
 def add(commands: Any) -> None:
-    """Add these commands to the parser."""
+    """Add `rg-env export` and `rg-env push` to the subcommands."""
     export = commands.add_parser(
         "export",
         help="export a checkpoint as a Hugging Face model folder and verify it",
@@ -24,7 +24,9 @@ def add(commands: Any) -> None:
     _add_checkpoint(export)
     option("--output-dir", metavar="DIR", dest="out", type=Path, help="new output folder; default: CHECKPOINT-export")
     option(
-        "--dtype", choices=["bf16", "fp16", "fp32"], help="dtype of the weights; default: the run's, or config.json's"
+        "--dtype",
+        choices=["bf16", "fp16", "fp32"],
+        help="dtype of the weights; default: the dtype of the run or config.json",
     )
     export.flag("--merge-lora", help="merge LoRA adapters into the base model")
     export.flag("--best", help="export the run's checkpoint with the best accuracy")
@@ -36,7 +38,8 @@ def add(commands: Any) -> None:
         "push",
         help="publish a trained model on the Hugging Face Hub with a generated model card",
         usage="rg-env push CHECKPOINT --repo-id USER/NAME [--private] [--optimizer-state none|full] [options]",
-        epilog="Requires a write token (HF_TOKEN or `hf auth login`). Rerun the command to resume an upload.",
+        epilog="The command requires a write token (HF_TOKEN or `hf auth login`). "
+        "Rerun the command to resume an upload.",
         examples=[
             "rg-env push outputs/RUN --repo-id me/legs --dry-run",
             "rg-env push global_step_400 --base Qwen/Qwen2.5-3B-Instruct --repo-id me/legs --optimizer-state full",
@@ -44,11 +47,11 @@ def add(commands: Any) -> None:
     )
     option = push.add_argument
     _add_checkpoint(push)
-    option("--repo-id", metavar="USER/NAME", required=True, help="repository, created if missing")
+    option("--repo-id", metavar="USER/NAME", required=True, help="target repository (created if missing)")
     push.flag("--private", help="create a private repository")
-    text = "optimizer state to upload, which is needed to resume training; default: none"
+    text = "optimizer state to upload (needed to resume training); default: none"
     option("--optimizer-state", choices=["none", "full"], default="none", help=text)
-    option("--revision", metavar="BRANCH", help="branch, created if missing; default: main")
+    option("--revision", metavar="BRANCH", help="target branch (created if missing); default: main")
     push.flag("--dry-run", help="list the files, print the card and check the export, but do not upload anything")
     push.set_defaults(run=_push)
 
@@ -66,7 +69,7 @@ def _export(options: argparse.Namespace) -> int:
     require("torch", extra="train")
     from rg_env.publish.checkpoint import find_checkpoint
 
-    # Report a missing or incomplete checkpoint before torch is imported.
+    # Report a missing or incomplete checkpoint before importing torch.
     find_checkpoint(options.path, best=options.best, base=options.base)
     from rg_env.publish.export import ExportRequest, export
 

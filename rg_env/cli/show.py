@@ -9,14 +9,14 @@ from rg_env.commands import require
 
 
 def add(commands: Any) -> None:
-    """Add these commands to the parser."""
+    """Add `rg-env plot` and `rg-env report` to the subcommands."""
     plot = commands.add_parser(
         "plot",
         help="plot results files or learning curves",
         usage="rg-env plot FILE... [--title T] [--rename A=B ...] [--rename-file m.json] [--output f.png|svg|pdf]",
-        epilog="A FILE contains evaluation results (results_*.json) or the metrics of a run (metrics.jsonl), or is a "
-        "folder with such a file. Several files are drawn in one plot: results on the same questions, or the curves "
-        "of several runs. All intervals are 95% intervals.",
+        epilog="A FILE is a file of evaluation results (results_*.json), a run's metrics (metrics.jsonl), or a folder "
+        "that contains such a file. Several files are drawn in one plot: results on the same questions, or the curves "
+        "of several runs. All intervals are 95% confidence intervals.",
         examples=["rg-env plot outputs/EVAL/results_*.json", "rg-env plot outputs/*/metrics.jsonl --output curves.svg"],
     )
     option = plot.add_argument
@@ -31,14 +31,16 @@ def add(commands: Any) -> None:
         metavar="m.json",
         help='JSON file that maps names to labels, such as {"A": "B"}; unknown names are ignored',
     )
-    option("--output", type=Path, metavar="FILE", help="PNG, SVG or PDF file; default: named after the first FILE")
+    option(
+        "--output", type=Path, metavar="FILE", help="PNG, SVG or PDF file to write; default: named after the first FILE"
+    )
     plot.set_defaults(run=_plot)
 
     report = commands.add_parser(
         "report",
-        help="write an HTML report of a run or an evaluation: curves, tables, rollouts",
+        help="write an HTML report of a run or evaluation, with curves, tables and rollouts",
         usage="rg-env report RUN_OR_RESULTS [--output FILE] [--max-rollouts N]",
-        epilog="The page works offline. Notes on missing or omitted data appear on the page and on standard error.",
+        epilog="The report works offline. Notes on missing or omitted data appear in the report and on standard error.",
     )
     option = report.add_argument
     option("source", metavar="RUN_OR_RESULTS", type=Path, help="folder of a run or evaluation, or a results file")

@@ -16,7 +16,7 @@ def add(commands: Any) -> None:
         "slurm",
         help="write an sbatch script for a training or evaluation config",
         usage="rg-env slurm CONFIG --gpus N --time TIME [options] [key=value ...]",
-        epilog="The job is not submitted. API keys stay in .env, which is read on the node.",
+        epilog="The command does not submit the job. API keys stay in .env, which is read on the node.",
         examples=[
             "rg-env slurm configs/train/leg_counting_qwen7b.yaml engine.kind=vllm --gpus 4 --time 04:00:00",
             "rg-env slurm configs/eval/paper_tables.yaml --gpus 8 --gpu-type a100 --time 02:00:00",
@@ -29,15 +29,19 @@ def add(commands: Any) -> None:
     option("--account", metavar="A", help="Slurm account to charge")
     option("--partition", metavar="P")
     option("--qos", metavar="Q")
-    option("--gpu-type", metavar="T", help="GPU type as the cluster names it: a100, h100, ...")
+    option("--gpu-type", metavar="T", help="the cluster's name for the GPU type, such as a100 or h100")
     option("--constraint", metavar="C", help="required node features, such as 'a100&nvlink'")
     option("--modules", nargs="+", default=(), metavar="M", help="environment modules to load, such as cuda/12.8 gcc")
     number("--nodes", default=1, help="number of nodes; default: 1")
     number("--cpus-per-task", help="CPU cores per node; default: 8 per GPU")
-    option("--mem", metavar="200G", help="memory per node; default: the cluster's")
-    option("--array", metavar="SEEDS", help="one job per seed: 0-4, or 1,7,9 (0-9%%2: two at a time)")
+    option("--mem", metavar="200G", help="memory per node; default: set by the cluster")
+    option(
+        "--array",
+        metavar="SEEDS",
+        help="seeds, with one job for each, such as 0-4 or 1,7,9 (0-9%%2 runs two at a time)",
+    )
     sweep.add_option(slurm)
-    number("--vllm-gpus", metavar="K", help="number of GPUs on the first node for vLLM; default: 1")
+    number("--vllm-gpus", metavar="K", help="GPUs for vLLM on the first node; default: 1")
     option("--job-name", metavar="NAME", help="job name; default: the config's name")
     option("--output", type=Path, metavar="FILE", help="script to write; default: NAME.sbatch")
     slurm.flag("--force", help="overwrite an existing FILE")
@@ -60,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     file = options.output or Path(f"{job.name}.sbatch")
     write_script(script, file, force=options.force)
-    print(f"submit it with: sbatch {shlex.quote(str(file))}")
+    print(f"submit the job with: sbatch {shlex.quote(str(file))}")
     # Print the run's plan and, for a sweep, the command that compares its runs.
     for line in script.partition("\n#SBATCH")[0].splitlines()[2:]:
         print(line.removeprefix("# "))

@@ -16,8 +16,8 @@ def add_option(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="key=a,b",
-        help="train once for each combination of values, for example training.learning_rate=1e-6,2e-6 seed=0,1,2; "
-        "a key with a single value applies to all runs, whether it is before or after --sweep",
+        help="train once for each combination of values, such as training.learning_rate=1e-6,2e-6 seed=0,1,2; "
+        "a key with a single value, before or after --sweep, applies to all runs",
     )
 
 
@@ -28,8 +28,8 @@ def add(commands: Any) -> None:
         help="compare the finished runs of a sweep in a table and plots",
         usage="rg-env compare FOLDER",
         epilog="The command prints the table and writes comparison.md, comparison.json, comparison.png and curves.png "
-        "to FOLDER. For runs that are not from one sweep, `rg-env plot RUN RUN` draws the curves, and `rg-env eval "
-        "--models RUN RUN` compares the models.",
+        "to FOLDER. For runs that do not belong to a single sweep, use `rg-env plot RUN RUN` to draw the curves, and "
+        "`rg-env eval --models RUN RUN` to compare the models.",
     )
     compare.add_argument("folder", metavar="FOLDER", type=Path, help="sweep folder")
     compare.set_defaults(run=lambda options: compare_runs(options.folder))
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     )
 
     if options.eval_only:
-        raise InputError("--sweep is for training: --eval-only evaluates one model")
+        raise InputError("--sweep cannot be combined with --eval-only, which evaluates a single model")
     if options.resume not in (None, "auto"):
         raise InputError(f"--resume {options.resume} is for a single run: use --resume auto for a sweep")
     if world_size() > 1:
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         print("\n".join(plan_lines(sweep, folder)))
         return 0
-    require("psutil", "matplotlib", "rich", extra="train")  # checked now, but used only after the runs
+    require("psutil", "matplotlib", "rich", extra="train")  # fail before the runs start
     print("\n".join([plan_lines(sweep, folder)[0], *notes(sweep)]), flush=True)
     code = run_sweep(sweep, folder, again=resume_command(options.config, options.overrides, options.sweep, folder))
     if code <= 1:
@@ -74,7 +74,7 @@ def compare_runs(folder: Path) -> int:
     from rg_env.jobs.comparison import compare, print_comparison, write_comparison
 
     comparison = compare(folder)
-    try:  # the files are written before the table is printed because `| head` may close the pipe
+    try:  # write the files before printing the table, because `| head` may close the pipe
         names = write_comparison(comparison)
     finally:
         print_comparison(comparison)

@@ -29,8 +29,8 @@ def add(commands: Any) -> None:
         ],
     )
     option = tasks.add_argument
-    option("name", nargs="*", metavar="NAME", help="task to show; several with --audit")
-    option("--category", metavar="C", help="list only tasks of this category")
+    option("name", nargs="*", metavar="NAME", help="task to show (or several tasks with --audit)")
+    option("--category", metavar="C", help="list only tasks in this category")
     columns = ["category", "name", "levels", "draw", "constant"]
     option("--sort", choices=columns, default="category", help="column to sort the list by, in ascending order")
     tasks.flag("--json", help="print JSON instead of a table")
@@ -41,7 +41,7 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run `rg-env tasks` and return the exit code: 1 if the audit found problems."""
+    """Run `rg-env tasks` and return the exit code, which is 1 if the audit found problems."""
     if options.audit:
         return 0 if show_audit(options.name) else 1
     if len(options.name) > 1:
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def records(category: str | None = None, sort: str = "category") -> list[dict[str, Any]]:
-    """One record for each task in `category` (default: all categories), sorted by the field `sort`.
+    """Return one record for each task in `category` (default: all categories), sorted by the field `sort`.
 
     Raises:
         UnknownNameError: `category` does not exist.
@@ -131,13 +131,13 @@ def one_task(name: str, level: int | None = None, show: int = 0, seed: int = 0) 
     measurements = f"{audit.HEADER}\n{audit.line(measured)}\n{audit.LEGEND}"
     lines += ["measured with the default options:", indent(measurements, "  ")]
     for number, row in enumerate(build_rows(gym, "train", show, seed) if show else [], start=1):
-        gold = row["answer"] or "(the library stores none)"
+        gold = row["answer"] or "(not stored by the library)"
         lines += ["", f"example {number}:", row["question"].rstrip(), f"answer: {gold}"]
     return "\n".join(lines)
 
 
 def show_audit(tasks: Sequence[str] = ()) -> bool:
-    """Print the shipped audit of `tasks` (default: all), one line per task. Returns whether all of them pass.
+    """Print the shipped audit of `tasks` (default: all), one line per task. Return whether all tasks pass.
 
     Raises:
         UnknownNameError: a task does not exist.
@@ -162,5 +162,5 @@ def show_audit(tasks: Sequence[str] = ()) -> bool:
     )
     guessable = [f"{result.task} {result.constant:.2f}" for result in audits if result.constant > audit.GUESSABLE]
     if guessable:
-        print(f"* a constant answer is right for more than {audit.GUESSABLE:.0%} of the rows: {', '.join(guessable)}")
+        print(f"* a constant answer is correct for more than {audit.GUESSABLE:.0%} of the rows: {', '.join(guessable)}")
     return all(result.fine for result in audits)

@@ -24,8 +24,8 @@ def add(commands: Any) -> None:
     )
     option = train.add_argument
     train.config("training config, such as configs/train/tiny.yaml")
-    train.flag("--dry-run", help="print the resolved config and the plan, and exit")
-    option("--resume", metavar="auto|PATH", help="resume from a checkpoint; auto: the newest in the output folder")
+    train.flag("--dry-run", help="print the resolved config and the plan, then exit")
+    option("--resume", metavar="auto|PATH", help="resume from a checkpoint (auto: the newest in the output folder)")
     train.flag("--eval-only", help="evaluate the config's model without training")
     option("--checkpoint", metavar="PATH", help="checkpoint or adapters to evaluate with --eval-only")
     sweep.add_option(train)
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     from rg_env.training.config.load import load_train_config
 
     if options.resume is not None and options.eval_only:
-        raise InputError("--resume is for training: to evaluate a checkpoint, use --checkpoint")
+        raise InputError("--resume cannot be combined with --eval-only; to evaluate a checkpoint, use --checkpoint")
     if options.checkpoint is not None and not options.eval_only:
         raise InputError("--checkpoint requires --eval-only; use --resume to continue training")
     if options.sweep:

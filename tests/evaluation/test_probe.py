@@ -174,7 +174,7 @@ def test_too_few_questions_are_reported_first(rg_env: Any, tmp_path: Path) -> No
         code, printed, _ = rg_env("probe", *arguments, "--max-tokens", "4")
     assert code == 1
     first, *_, last = printed.splitlines()
-    assert first == "note: -n 2 is too few: a verdict and mixture.yaml require at least 16"
+    assert first == "note: -n 2 is too low; a verdict and mixture.yaml require at least 16"
     assert last.startswith("mixture.yaml was not written: too few questions to judge; probe with --num-examples 16")
     (folder,) = (tmp_path / "outputs").glob("probe-leg_counting-*")
     assert not (folder / "mixture.yaml").exists()

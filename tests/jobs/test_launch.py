@@ -263,7 +263,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         ("SCRIPT --task x", "launch has no option '--task'"),
         ("run.yaml --model m", "use model.name=m instead"),
         ("run.yaml --num_processes 2", "no option '--num_processes': use --processes"),
-        ("run.yaml --nnodes 2", "no option '--nnodes': `rg-env slurm --nodes N`"),
+        ("run.yaml --nnodes 2", "no option '--nnodes': use `rg-env slurm --nodes N`"),
         ("SCRIPT --gpus 4", "; to set only a number of GPUs, use --processes"),
         ("SCRIPT --processes 2 -- --rollouts-per-step=15", "15 rollouts per step are not divisible by 2 processes"),
         ("run.yaml training.steps=3", "training.steps = 3 @ command line: use max_steps"),
@@ -274,7 +274,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         (f"SCRIPT --accelerate-config {'x' * 300}", "not found"),
         (f"SCRIPT --log-dir {'x' * 300}", "File name too long; choose another"),
         ('SCRIPT --vllm-args "\'"', "has an unclosed quote; write options as in '--seed 1'"),
-        ("SCRIPT --gpus 0,a --dry-run", "argument --gpus: '0,a' must be indices or UUIDs"),
+        ("SCRIPT --gpus 0,a --dry-run", "argument --gpus: '0,a' must be GPU indices or UUIDs"),
         (
             "run.yaml engine.kind=embedded --dry-run",
             "launch starts a vLLM server (engine.kind=vllm); omit this override",

@@ -165,7 +165,7 @@ def test_the_command_writes_a_file_once_and_prints_how_to_submit_it(checkout: Pa
     assert "set -- vllm.yaml \\\n  seed=1 \\\n  training.max_steps=50 \\\n  grading=partial\n" in printed
     assert not (checkout / "vllm.sbatch").exists()
     first, *report = rg_env("slurm", *asked)[1].splitlines()
-    assert first == "submit it with: sbatch vllm.sbatch"
+    assert first == "submit the job with: sbatch vllm.sbatch"
     assert report[0] == "model       tiny, all weights; generation vLLM at 127.0.0.1:PORT"
     assert report[1].endswith("prompts x 8 (3 processes x 56 micro-batches of 1)")
     assert report[-2].startswith("output      outputs/vllm-JOBID, ")
@@ -174,7 +174,7 @@ def test_the_command_writes_a_file_once_and_prints_how_to_submit_it(checkout: Pa
     assert (checkout / "vllm.sbatch").read_text() == printed
     exists = "error: vllm.sbatch exists: choose another --output, or overwrite it with --force\n"
     assert rg_env("slurm", *asked) == (2, "", exists)
-    assert "submit it with: sbatch 'my job.sbatch'\n" in rg_env("slurm", *asked, "--output", "my job.sbatch")[1]
+    assert "submit the job with: sbatch 'my job.sbatch'\n" in rg_env("slurm", *asked, "--output", "my job.sbatch")[1]
     swept = "vllm.yaml --gpus 4 --time 60 --force --sweep training.epsilon=0.1,0.3"
     assert rg_env("slurm", *swept.split())[1].splitlines()[1:-1] == [
         "Compare the sweep's runs at any time with: rg-env compare outputs/vllm-JOBID",

@@ -74,7 +74,7 @@ def test_a_dry_run_tells_what_has_no_effect(rg_env: Run) -> None:
     ("arguments", "told"),
     [
         (["--sweep"], "expected at least one argument"),
-        (["--sweep", "seed=0,1", "--eval-only"], "--sweep is for training"),
+        (["--sweep", "seed=0,1", "--eval-only"], "--sweep cannot be combined with --eval-only"),
         (["--sweep", "seed=0,1", "--resume", "outputs/x/checkpoint-1"], "use --resume auto for a sweep"),
         (["--sweep", "seed=0,1", "--resume", "auto"], "--resume auto needs the output folder"),
         (["training.beta=0.1", "--sweep", "seed=0,1", "training.beta=0.2"], "training.beta is given both inside and"),

@@ -78,7 +78,7 @@ def test_a_checkpoint_is_evaluated_alone_as_the_run_did(config: Path, overrides:
 def test_what_the_command_does_not_take(config: Path) -> None:
     for arguments, words in (
         (["--checkpoint", "x"], "--checkpoint requires --eval-only"),
-        (["--eval-only", "--resume", "auto"], "--resume is for training"),
+        (["--eval-only", "--resume", "auto"], "--resume cannot be combined with --eval-only"),
         (["--resume", "auto"], "needs the output folder of the run"),
     ):
         with pytest.raises(InputError, match=words):
