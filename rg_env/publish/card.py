@@ -39,12 +39,12 @@ def find_license(base: Base, api: HfApi | None = None) -> dict[str, str | None]:
         the source. Empty if the license is unknown.
     """
     if base.name == TINY:
-        return {"license": "apache-2.0", "stated_by": "the package that includes it"}
+        return {"license": "apache-2.0", "stated_by": "the rg_env package"}
     try:
         if base.folder is not None:
-            stated_by, data = "its own card", ModelCard.load(base.folder / "README.md").data
+            stated_by, data = "the base model's own card", ModelCard.load(base.folder / "README.md").data
         elif api is not None and base.name is not None:
-            stated_by, data = "its card on the Hub", api.model_info(base.name, timeout=10).card_data
+            stated_by, data = "the base model's card on the Hub", api.model_info(base.name, timeout=10).card_data
         else:
             return {}
     except Exception:  # the card reports the license as unknown after any error
@@ -63,7 +63,7 @@ def card(request: PushRequest, checkpoint: Checkpoint, license: Values, paths: S
     own = _own_data(config)
     before, after = (_evaluation(run, step, own) for step in (0, checkpoint.step))
     if before and after and before.environments != after.environments:
-        before = None  # this is a resumed run with other questions
+        before = None  # this is a resumed run with different questions
     columns = {
         f"after {counted(each.step, 'step')}" if each.step else "before": each for each in (before, after) if each
     }
@@ -96,8 +96,8 @@ def card(request: PushRequest, checkpoint: Checkpoint, license: Values, paths: S
 
 
 def _own_data(config: Values) -> str | None:
-    """The user's own data that a run used for training: the name of a file or dataset, or the number of rows. None for
-    Reasoning Gym tasks."""
+    """Describe the user's own data that a run used for training: the name of a file or dataset, or the number of rows.
+    Returns None for Reasoning Gym tasks."""
     data, environment = config.get("data"), config.get("environment") or {}
     if isinstance(data, dict):
         return str(data["path"])
@@ -108,7 +108,7 @@ def _own_data(config: Values) -> str | None:
 
 
 def _copies(config: Values, paths: Sequence[str]) -> Iterator[str]:
-    """Name the published files that contain questions from the user's own data."""
+    """Describe each published file that contains questions from the user's own data."""
     count = (config.get("splits") or {}).get("num_eval_examples")
     if count != 0 and any(path.startswith("run/eval_results/") for path in paths):
         number = f"{count} " if count else ""
@@ -175,7 +175,7 @@ def _eval_results(evaluation: Results, own_data: str | None) -> Iterator[EvalRes
 
 
 def _tables(shown: Results) -> Iterator[tuple[str, list[list[str]]]]:
-    """For each table, yield the part of the evaluation that it covers, and its rows. The models of `shown` are the
+    """Yield, for each table, the name of the evaluation part and the table's rows. The models of `shown` are the
     columns."""
     heads = ["accuracy", "questions", *shown.models, *(["difference", "p"] if len(shown.models) > 1 else [])]
     for part in ("training", "held_out", "labelled"):

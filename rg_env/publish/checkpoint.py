@@ -1,9 +1,9 @@
 """Find a checkpoint in a folder, with its weights, run, step and base model.
 
-    checkpoint = find_checkpoint(Path("outputs/RUN"))     # the last one (or, with best=True, the most accurate one)
+    checkpoint = find_checkpoint(Path("outputs/RUN"))     # the last checkpoint (the most accurate one if best=True)
     checkpoint.kind, checkpoint.step, checkpoint.run, checkpoint.base
 
-This module only reads files. It needs neither the network nor torch.
+This module only reads files and needs neither the network nor torch.
 """
 
 import os
@@ -26,7 +26,7 @@ from rg_env.training.checkpointing.files import ADAPTER, WEIGHTS, read_shapes, s
 
 Kind = Literal["adapter", "deepspeed", "dtensor", "distcp", "plain"]
 """Format of a checkpoint: LoRA adapters, DeepSpeed shards, DTensors per process (verl), torch.distributed.checkpoint
-(FSDP), or whole weights."""
+(FSDP), or complete weights."""
 
 BIN = "pytorch_model.bin"
 TOKENIZER = (
@@ -35,10 +35,10 @@ TOKENIZER = (
 )
 """Tokenizer files. Every tokenizer has at least one of the first five."""
 _STEP = re.compile(r"checkpoint-(\d+)(?:-.+)?|global_step_?(\d+)")
-"""Folder names of checkpoints and their exports."""
+"""Pattern for the folder names of checkpoints and their exports."""
 _KINDS = (
     f"a model folder ({WEIGHTS} or {BIN}), adapters (adapter_config.json), DeepSpeed's global_stepN folder, "
-    "model_world_size_N_rank_R.pt files, .distcp files with their .metadata, or a run with checkpoint-N"
+    "model_world_size_N_rank_R.pt files, .distcp files with their .metadata, or a run with checkpoint-N folders"
 )
 
 
@@ -73,23 +73,24 @@ class Base:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint's weights, and where they come from."""
+    """Location and origin of a checkpoint's weights."""
 
     folder: Path
-    """Folder of the checkpoint. Exports are named after it."""
+    """Folder of the checkpoint, after which exports are named."""
     parts: dict[Kind, Path]
-    """Folders with the weights, by format. An export uses the first one."""
+    """Folders with the weights, by format. An export uses the first entry."""
     step: int | None
     """Training step after which the weights were saved, or None if it is unknown."""
     run: RunFolder | None
     """Run that trained the weights, or None if it is unknown."""
     near: tuple[Path, ...]
-    """Folders that may contain the configuration and the tokenizer, starting with the one that contains the weights."""
+    """Folders that may contain the configuration and the tokenizer, starting with the folder that contains the
+    weights."""
     state: Path | None
     """Folder with the optimizer state, which is needed to resume training, or None if the checkpoint has only weights.
     """
     trained_from: str | None = None
-    """Base model given by the caller, if any. It overrides the recorded one."""
+    """Base model given by the caller, if any, which overrides the recorded base model."""
     note: str | None = None
     """Message for the user about the choice of this checkpoint."""
 
@@ -99,7 +100,7 @@ class Checkpoint:
 
     @property
     def weights(self) -> Path:
-        """The folder with the weights of `kind`."""
+        """Folder with the weights in the format `kind`."""
         return self.parts[self.kind]
 
     @cached_property
@@ -143,7 +144,7 @@ class Checkpoint:
 
     @property
     def rounded_to(self) -> str | None:
-        """Dtypes that an export rounded the weights to, or None if these are the weights that the run evaluated."""
+        """Dtypes that an export rounded the weights to, or None if the run evaluated exactly these weights."""
         if not self.is_ready or (self.folder / "trainer_state.json").is_file():
             return None
         dtypes: set[str] = set()
@@ -153,7 +154,7 @@ class Checkpoint:
         return ", ".join(sorted(dtypes)) if dtypes - {"F32"} else None
 
     def config_folder(self) -> Path | None:
-        """Folder with config.json, or None if only the base model on the Hub has one.
+        """Return the folder with config.json, or None if only the base model on the Hub has this file.
 
         Raises:
             InputError: config.json was not found.
@@ -162,8 +163,8 @@ class Checkpoint:
         return self._folder_with(near, ("config.json",), "config.json, which describes the model")
 
     def tokenizer_folder(self) -> Path | None:
-        """Folder with the tokenizer, or None if only the base model on the Hub has one. Raises the same errors as
-        `config_folder`."""
+        """Return the folder with the tokenizer, or None if only the base model on the Hub has a tokenizer. Raises the
+        same errors as `config_folder`."""
         return self._folder_with(self.near, TOKENIZER[:5], "tokenizer (tokenizer.json, tokenizer.model, ...)")
 
     def _folder_with(self, near: Sequence[Path], names: Sequence[str], what: str) -> Path | None:
@@ -178,11 +179,11 @@ class Checkpoint:
 
 
 def find_checkpoint(path: Path, *, best: bool = False, base: str | None = None) -> Checkpoint:
-    """Find the checkpoint at `path`. For a run, this is the last checkpoint or, with `best`, the one with the highest
-    recorded accuracy.
+    """Find the checkpoint at `path`. For a run, this is the last checkpoint or, with `best`, the checkpoint with the
+    highest recorded accuracy.
 
     Args:
-        base: base model. By default, the one recorded by the checkpoint or its run.
+        base: base model (default: the base model recorded by the checkpoint or its run).
 
     Raises:
         InputError: `path` does not contain a checkpoint.
@@ -218,14 +219,14 @@ def _best(run: RunFolder) -> tuple[Path, str | None]:
     if not saved:
         raise InputError(
             f"{run.path} has no recorded accuracy for any of its checkpoints (the last is "
-            f"{run.checkpoints()[0].name}): pass one of them, or omit --best"
+            f"{run.checkpoints()[0].name}): pass one of these checkpoints, or omit --best"
         )
     best, peak = (max(steps, key=lambda step: (measured[step], step)) for steps in (saved, measured))
     if measured[peak] == measured[best]:
         return saved[best], None
     return saved[best], (
-        f"step {peak} was more accurate ({measured[peak]:.3f}; step {best}: {measured[best]:.3f}), but was not saved; "
-        "to keep such steps, set output.save_every to evaluation.every"
+        f"step {peak} ({measured[peak]:.3f}) was more accurate than step {best} ({measured[best]:.3f}), but was not "
+        "saved; to save such steps, set output.save_every to the value of evaluation.every"
     )
 
 
@@ -254,9 +255,9 @@ def _checkpoint(folder: Path, base: str | None, note: str | None) -> Checkpoint:
 
 
 def _parts_in(folder: Path) -> dict[Kind, Path]:
-    """Folders with weights, by format, in order of priority. Adapters come first because they contain all trained
-    weights. Shards come before the gathered weights next to them, which are less precise and may have been left empty
-    by ZeRO-3."""
+    """Return the folders with weights, by format, in order of priority. Adapters come first because they contain all
+    trained weights. Shards come before the gathered weights next to them, which are less precise and may have been left
+    empty by ZeRO-3."""
     found: dict[Kind, Path] = {}
     adapter = folder / "lora_adapter" if (folder / "lora_adapter").is_dir() else folder  # as in verl
     if (adapter / "adapter_config.json").is_file() or _has_weights(adapter, ADAPTER):
@@ -274,7 +275,8 @@ def _parts_in(folder: Path) -> dict[Kind, Path]:
 
 
 def _has_weights(folder: Path, *names: str) -> bool:
-    """Whether `folder` has one of these weights files, either as a single file or as an index of several."""
+    """Whether `folder` contains one of the weight files in `names`, as a single file or as an index of several
+    files."""
     return any((folder / file).is_file() for name in names for file in (name, f"{name}.index.json"))
 
 
@@ -288,8 +290,11 @@ def _deepspeed(folder: Path) -> Path | None:
         found = [each for each in found if each.name == tag]
         if not found:
             raise InputError(
-                f"{folder} lacks the folder {tag[:40]!r}, which is named in DeepSpeed's file 'latest': copy it, too"
+                f"{folder} lacks the folder {tag[:40]!r}, which is named in DeepSpeed's file 'latest': copy that "
+                "folder as well"
             )
     if len(found) > 1:
-        raise InputError(f"{folder} has {len(found)} DeepSpeed folders, but no file 'latest': pass one of them")
+        raise InputError(
+            f"{folder} has {len(found)} DeepSpeed folders, but no file 'latest': pass one of these folders"
+        )
     return found[0] if found else None

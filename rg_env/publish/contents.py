@@ -7,7 +7,7 @@ run/                           files of the run; if the optimizer state is inclu
                                checkpoint, from which training can resume
 checkpoint-N/                  another trainer's shards, unchanged, if the optimizer state is included
 
-Only files that match the patterns in this module are uploaded, so logs, tracker folders and programs are left out.
+Only files that match the patterns in this module are uploaded, so logs, tracker folders and programs are excluded.
 Paths of local folders are removed from configs. A link to a file outside the published folders is an error, and so is a
 text file that contains a key or token.
 """
@@ -45,18 +45,18 @@ _TEXTS = (".json", ".jsonl", ".yaml", ".jinja", ".txt", ".md")
 _FOLDERS = (("output", "dir"), ("training", "output_dir"), ("training", "logging_dir"))
 """Config keys that name local folders."""
 _PATH = re.compile(r"/[^/\s]+/\S+")
-"""Absolute paths, but not "/" (an operator) or "/no_think" (a prompt)."""
+"""Pattern for absolute paths, but not for "/" (an operator) or "/no_think" (a prompt)."""
 _PROSE = ("prompt", "environment", "system_prompt", "preamble")
 _SECRET_NAMES = ("TOKEN", "KEY", "SECRET", "PASSWORD")
 _KEYS = re.compile(
     rb"\bhf_[A-Za-z]{34}\b|\bgh[opsu]_[A-Za-z0-9]{36}\b|\bgithub_pat_\w{60,}|\bAKIA[0-9A-Z]{16}\b"
     rb"|\bsk-(?:ant-|proj-|or-v1-)?[A-Za-z0-9_-]{32,}|-----BEGIN [A-Z ]*PRIVATE KEY-----"
 )
-"""Tokens and keys with a recognizable format."""
+"""Pattern for tokens and keys with a recognizable format."""
 
 
 def published_files(checkpoint: Checkpoint, *, full: bool) -> Files:
-    """Collect all files except the card and the marker. `full` includes the training state.
+    """Collect all files to publish, except the card and the marker. `full` includes the training state.
 
     Raises:
         InputError: a file is damaged, or links to a file outside the published folders.
@@ -88,8 +88,8 @@ def _matching(folder: Path, patterns: Sequence[str]) -> list[Path]:
 
 
 def _content(checkpoint: Checkpoint, file: Path) -> Path | bytes:
-    """Return `file` or, if it may contain local paths, its contents without them. Files of a run are read immediately
-    because a run in progress appends to them."""
+    """Return `file` or, if the file may contain local paths, its contents without these paths. Files of a run are read
+    immediately because a run in progress appends to them."""
     run = checkpoint.run
     if file.name == "adapter_config.json":
         values = publishable(read_json(file))
@@ -124,7 +124,7 @@ def check_secrets(files: Files, token: str | None = None) -> None:
                 raise InputError(f"{path} contains the value of {name}: remove it; nothing was sent")
         if key := _KEYS.search(text):
             start = key[0][:5].decode()
-            raise InputError(f"{path} contains what looks like a key ({start}...): remove it; nothing was sent")
+            raise InputError(f"{path} appears to contain a key ({start}...): remove it; nothing was sent")
 
 
 def publishable(values: Mapping[str, Any]) -> dict[str, Any]:

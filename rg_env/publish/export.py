@@ -3,8 +3,8 @@
     folder = export(ExportRequest(Path("outputs/RUN/checkpoint-25"), dtype="bf16"))
 
 The rounded weights are written to a temporary folder, which is renamed once the written model has been compared with
-the trained one. If a check fails, the temporary folder is deleted. An export needs memory for two copies of the model:
-one in float32 and one in the export's dtype, or both in float32 if adapters are merged.
+the trained model. If a check fails, the temporary folder is deleted. An export needs memory for two copies of the
+model: one in float32 and one in the export's dtype, or both in float32 if adapters are merged.
 
 To verify an export, the folder is loaded with `from_pretrained`, as users would load it. The trained model is built in
 float32 from the checkpoint's weights. All tensors must be equal, apart from rounding. On fixed prompts, the logits of
@@ -12,8 +12,8 @@ the two models may differ by at most the rounding error of the export's dtype.
 
 A run's `eval_results/eval_step_N.json` records, for each frozen question, whether the greedy answer after step N was
 correct. The first 20 problems of the training tasks are rebuilt from the run's files and checked against the recorded
-hash. The exported model answers them, and the numbers of correct answers are compared. Code imported by a run's config
-is not executed, so the answers of a run with such imports are not compared.
+hash. The exported model answers these problems, and the numbers of correct answers are compared. Code imported by a
+run's config is not executed, so the answers of a run with such imports are not compared.
 """
 
 import math
@@ -76,12 +76,12 @@ class ExportRequest:
     out: Path | None = None
     """New output folder. Default: a folder next to the checkpoint, with the same name plus "-export"."""
     dtype: str | None = None
-    """Dtype of the weights: "bf16", "fp16" or "fp32". Default: the run's dtype, or the one in config.json."""
+    """Dtype of the weights: "bf16", "fp16" or "fp32". Default: the run's dtype, or the dtype in config.json."""
     merge_lora: bool = False
     """Whether to merge adapters into the base model instead of exporting only the adapters."""
     verify: bool = True
     best: bool = False
-    """Whether to export the run's checkpoint with the best recorded accuracy instead of its last one."""
+    """Whether to export the run's checkpoint with the best recorded accuracy instead of the last checkpoint."""
     base: str | None = None
     """Base model (folder or name on the Hub), if the checkpoint does not name it."""
 
@@ -113,7 +113,7 @@ def export(request: ExportRequest, say: Say = print) -> Path:
 
 
 def check_exportable(checkpoint: Checkpoint) -> None:
-    """Check files, names and shapes.
+    """Check the checkpoint's files, and the names and shapes of its weights.
 
     Raises:
         InputError: a file is missing or damaged.
@@ -142,9 +142,9 @@ def _export_model(request: ExportRequest, checkpoint: Checkpoint, aside: Path, s
     if not request.verify:
         return
     check_tensors(weights, read_weights("plain", aside)[1], "the export differs from the checkpoint")
-    tensors = "every tensor equals the trained one"
+    tensors = "every tensor equals the trained tensor"
     if not request.merge_lora and _matches_whole(checkpoint, model, weights, say):
-        tensors += f" and the one in {WEIGHTS}"
+        tensors += f" and the gathered copy in {WEIGHTS}"
     rounded = any(weight.dtype != dtype for weight in weights.values() if weight.is_floating_point())
     if reference is None:
         reference = logits(trained_model(model, weights), prompts)
@@ -169,7 +169,7 @@ def _export_adapters(request: ExportRequest, checkpoint: Checkpoint, aside: Path
     prompts = prompt_ids(tokenizer, model.get_input_embeddings().weight.shape[0])
     if not torch.isfinite(logits(model, prompts)).all():
         raise ExportError("the base model with these adapters produces non-finite values")
-    say("verified: every tensor equals the trained one, and PEFT loads the adapters into the base model")
+    say("verified: every tensor equals the trained tensor, and PEFT loads the adapters into the base model")
     lossless = all(weight.dtype == (dtype or weight.dtype) for weight in weights.values())
     say(check_answers(checkpoint, lambda: model, tokenizer, lossless=lossless))
 
@@ -219,7 +219,7 @@ def _write_adapters(
 
 def _write(weights: Weights, dtype: torch.dtype | None, folder: Path, name: str, say: Say) -> None:
     """Write the weights as safetensors. If `dtype` is None, all weights keep their dtypes. Integer and boolean tensors
-    always keep theirs."""
+    always keep their dtypes."""
     tensors: Weights = {}
     places: set[int] = set()
     for key, weight in weights.items():
@@ -249,14 +249,14 @@ def _rounded(name: str, value: torch.Tensor, dtype: torch.dtype | None) -> torch
             raise ExportError(f"{name} has values that are too large for {dtype}: choose another --dtype")
         value = value.to(dtype)
     value = value.contiguous()
-    # Without a copy, a file would contain the tensor's whole storage.
+    # Without a copy, a file would contain the tensor's entire storage.
     is_view = value.untyped_storage().nbytes() != value.nbytes
     return value.clone() if is_view else value
 
 
 @contextmanager
 def _new_folder(out: Path) -> Iterator[Path]:
-    """Yield a temporary folder next to `out`. It is renamed to `out` at the end, or removed if an error occurs.
+    """Yield a temporary folder next to `out` that is renamed to `out` at the end, or removed if an error occurs.
 
     Raises:
         OutputFolderError: `out` exists or cannot be written.
@@ -273,7 +273,7 @@ def _new_folder(out: Path) -> Iterator[Path]:
                 aside.rename(out)
     except RGEnvError:
         raise
-    except (OSError, SafetensorError) as error:  # safetensors raises the latter if the disk is full
+    except (OSError, SafetensorError) as error:  # a full disk causes a SafetensorError
         raise OutputFolderError(f"cannot write {out}: {reason_of(error)}; partial files were removed") from error
 
 
@@ -281,7 +281,7 @@ def _new_folder(out: Path) -> Iterator[Path]:
 
 
 def prompt_ids(tokenizer: Any, vocabulary: int) -> torch.Tensor:
-    """Concatenated token ids of the fixed prompts, `(1, L) int64`.
+    """Return the concatenated token ids of the fixed prompts, `(1, L) int64`.
 
     Raises:
         ExportError: the tokenizer has token ids without an embedding in the model.
@@ -307,7 +307,7 @@ def load(folder: Path, dtype: torch.dtype) -> Any:
     """Load the exported model with `from_pretrained`.
 
     Raises:
-        ExportError: the model cannot be loaded, or the files lack some of its weights.
+        ExportError: the model cannot be loaded, or a weight is missing, unexpected or has the wrong shape.
     """
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "output_loading_info": True}
     try:
@@ -329,7 +329,7 @@ def check_tensors(trained: Weights, other: Weights, what: str) -> None:
 
 
 def trained_model(model: Any, weights: Weights) -> Any:
-    """Fill a model without weights, in float32."""
+    """Load the weights, in float32, into a model that was built without weights."""
     tensors = {name: value.float() if value.is_floating_point() else value for name, value in weights.items()}
     model.load_state_dict(tensors, strict=False, assign=True)
     model.tie_weights()
@@ -337,9 +337,9 @@ def trained_model(model: Any, weights: Weights) -> Any:
 
 
 def check_logits(trained: torch.Tensor, written: torch.Tensor, tolerance: float) -> float:
-    """Relative difference between two sets of logits (L, vocabulary). Raises `ExportError` if it exceeds
-    `tolerance`."""
-    # Logits are only defined up to an additive constant.
+    """Return the relative difference between two sets of logits, `(L, vocabulary)`. Raises `ExportError` if the
+    difference exceeds `tolerance`."""
+    # Logits are defined only up to an additive constant.
     one, other = (each - each.mean(dim=-1, keepdim=True) for each in (trained, written))
     difference = float(torch.dist(one, other) / one.norm().clamp(min=1e-30))
     if not difference <= tolerance:
@@ -355,11 +355,11 @@ def check_answers(checkpoint: Checkpoint, load: Callable[[], Any], tokenizer: An
     the reason why the answers cannot be compared.
 
     Args:
-        load: function that loads the model. It is called only if the model is needed.
+        load: function that loads the model, called only if the model is needed.
         lossless: whether the export merged no adapters and rounded no weights.
 
     Raises:
-        ExportError: the number of correct answers differs from the recorded one by more than the tolerance.
+        ExportError: the number of correct answers differs from the recorded number by more than the tolerance.
         InputError: a file of the run is damaged.
     """
     run, step, skipped = checkpoint.run, checkpoint.step, "not compared with the run's accuracy"
@@ -381,20 +381,20 @@ def check_answers(checkpoint: Checkpoint, load: Callable[[], Any], tokenizer: An
     right, before = (sum(bool(each["correct"]) for each in records) for records in (answers.records(), recorded))
     slack = 0 if lossless and device == "cpu" and _is_exact(run) else SLACK
     if abs(right - before) > slack:
-        rounding = f"; rounding may change up to {slack} answers; --dtype fp32 avoids rounding" if slack else ""
+        rounding = f" (rounding may change up to {slack} answers; use --dtype fp32 to avoid it)" if slack else ""
         raise ExportError(
             f"the export solves {right} of {n} frozen questions, but the run recorded {before} at step {step}{rounding}"
         )
-    return f"verified: {right} of {n} frozen questions right, answered greedily; the run recorded {before}"
+    return f"verified: {right} of {n} greedy answers to frozen questions are correct; the run recorded {before}"
 
 
 def _environment(run: RunFolder, recorded: Environment) -> ReasoningGym | str:
-    """Rebuild the environment that the run's evaluation rows came from, or return the reason why that is impossible."""
+    """Rebuild the environment of the run's evaluation rows, or return the reason why it cannot be rebuilt."""
     if run.config().get("imports"):
-        return "its problems need custom code (imports), which is not executed here"
+        return "the run's problems need custom code (imports), which is not executed here"
     settings, rows = run.arguments()["environment"], run.manifest().get("rows")
     if rows is None or "gym" not in settings:
-        return "its problems are not from rg_env, or the run has no manifest that describes them"
+        return "the run's problems are not from rg_env, or no manifest describes them"
     try:
         env = ReasoningGym(
             gym=settings["gym"],
@@ -408,15 +408,15 @@ def _environment(run: RunFolder, recorded: Environment) -> ReasoningGym | str:
             grading="upstream" if settings["grading"] == "upstream" else "hardened",  # same accuracy
         )
     except RGEnvError as error:
-        return f"its problems cannot be rebuilt: {reason_of(error)}"
+        return f"the run's problems cannot be rebuilt: {reason_of(error)}"
     if hash_of_rows(env.eval_rows) != recorded.prompts_sha256:
-        return "its problems cannot be rebuilt, because their hash differs from the recorded one"
+        return "the run's problems cannot be rebuilt, because their hash differs from the recorded hash"
     return env
 
 
 def _is_exact(run: RunFolder) -> bool:
-    """Whether the run's answers are reproducible on a CPU. They are if the embedded engine generated them on a CPU in
-    float32."""
+    """Whether the embedded engine generated the run's answers on a CPU in float32, so that they are reproducible on a
+    CPU."""
     training, outcome = run.arguments()["training"], run.results() or {}
     on_cpu = outcome.get("engine") == "embedded" and training.get("use_cpu")
     return bool(on_cpu and not (training.get("bf16") or training.get("fp16")))

@@ -44,20 +44,20 @@ class Companions:
             base = checkpoint.base.source
             try:
                 on_hub = Path(snapshot_download(base, allow_patterns=[_CONFIG, _GENERATION, *TOKENIZER]))
-            except Exception as error:  # these are network, file or Hub errors
+            except Exception as error:  # network, file or Hub errors
                 raise InputError(f"the base model {base!r} cannot be downloaded: {reason_of(error)}") from error
             config, tokenizer = config or on_hub, tokenizer or on_hub
         self._config, self._tokenizer = config, tokenizer
 
     @property
     def config(self) -> Any:
-        """The transformers configuration, read again on each access because models modify it. Raises `InputError` if it
-        is damaged."""
+        """The transformers configuration, read again on each access because models modify it. Raises `InputError` if
+        config.json is damaged."""
         return _read(AutoConfig, self._config, _CONFIG, trust_remote_code=False)
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The tokenizer. Raises `InputError` if it cannot be read."""
+        """Tokenizer. Raises `InputError` if the tokenizer's files cannot be read."""
         logging.disable_progress_bar()
         return _read(AutoTokenizer, self._tokenizer, "tokenizer", trust_remote_code=False)
 
@@ -69,7 +69,7 @@ class Companions:
         return str(found).removeprefix("torch.")
 
     def write(self, folder: Path, dtype: str | None) -> None:
-        """Copy all files to `folder`.
+        """Copy the tokenizer, configuration and generation settings to `folder`.
 
         Args:
             dtype: dtype to record in config.json, or None for adapters, which do not have a config.json.
@@ -101,8 +101,8 @@ def _read(kind: Any, folder: Path, what: str, **options: Any) -> Any:
 
 
 def build(config: Any) -> Any:
-    """Build the model with parameters on the meta device. Buffers are allocated because their values are determined by
-    the configuration.
+    """Build the model with parameters on the meta device. Buffers are allocated because the configuration determines
+    their values.
 
     Raises:
         InputError: transformers cannot build the model.
@@ -176,7 +176,8 @@ def check_type(name: str, weight: torch.Tensor) -> None:
 
 
 def trained_weights(checkpoint: Checkpoint) -> tuple[str, Weights]:
-    """Read a checkpoint's weights. If ZeRO-3 left the adapter file empty, read the adapters from the shards next to it.
+    """Read a checkpoint's weights. If ZeRO-3 left the adapter file empty, read the adapters from the checkpoint's
+    shards.
 
     Returns:
         Description of the format, and the weights.
@@ -192,16 +193,16 @@ def trained_weights(checkpoint: Checkpoint) -> tuple[str, Weights]:
     if shards and not (found and all(value.numel() for value in found.values())):
         described, found = read_weights(*shards)
         described = f"adapters in {described}"
-        found = {  # files use PEFT's names, which do not contain the name of the adapter
+        found = {  # adapter files use PEFT's names, which do not contain the name of the adapter
             re.sub(r"(\.lora_\w+)\.default(?=\.|$)", r"\1", name.replace(".modules_to_save.default", "")): weight
             for name, weight in found.items()
             if re.search(r"\.lora_|\.modules_to_save\.", name) and ".original_module." not in name
         }
     if not found:
-        raise InputError(f"{checkpoint.weights} has adapter_config.json but no adapters: copy {ADAPTER}, too")
+        raise InputError(f"{checkpoint.weights} has adapter_config.json but no adapters: copy {ADAPTER} as well")
     for name, weight in found.items():
         if not weight.numel():
-            raise ExportError(f"{name} is empty in the checkpoint, and there are no shards next to it")
+            raise ExportError(f"{name} is empty in the checkpoint, and the checkpoint has no shards with its value")
         check_type(name, weight)
     return described, found
 

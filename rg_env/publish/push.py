@@ -43,12 +43,13 @@ from rg_env.publish.contents import CURVE, Files, check_secrets, published_files
 Say = Callable[[str], None]
 CARD, MARKER = "README.md", "rg_env.json"
 TIMEOUT_S = 300.0
-"""A request fails after this many seconds without data. Without a limit, huggingface_hub would wait forever."""
+"""Seconds without data after which a request fails. Without a limit, huggingface_hub would wait forever."""
 _REFUSALS = {
     401: f"the Hub rejected the token{{because}}; {LOGIN}",
     403: "the token may not write to {repo}{because}: use one with write access (huggingface.co/settings/tokens), or "
     "another --repo-id",
-    409: "{repo} already exists, but the token has no access to it{because}",
+    409: "{repo} already exists, but the token has no access to it{because}: use a token with access, or another "
+    "--repo-id",
 }
 """Messages for refusals that the user can fix, by HTTP status."""
 _BY_HUB = ".gitattributes"
@@ -80,7 +81,7 @@ def preview(request: PushRequest) -> str:
     files, more, notes = published_files(checkpoint, full=request.full), "", _notes(checkpoint)
     if not checkpoint.is_ready:
         files = {path: file for path, file in files.items() if path == CURVE or "/" in path}
-        more = " and the model's"
+        more = " in addition to the model files"
         if None in (checkpoint.config_folder(), checkpoint.tokenizer_folder()):
             files_of = f"the config and tokenizer of {checkpoint.base.name}"
             notes.append(f"the upload downloads {files_of}, so the export was not checked")
@@ -94,7 +95,7 @@ def preview(request: PushRequest) -> str:
     sizes = {path: _size(content) for path, content in files.items()}
     target = request.repo_id + (", private" if request.private else "")
     target += f", branch {request.revision}" if request.revision else ""
-    head = f"{len(files)} files{more}, {sum(sizes.values()) / 1e6:,.1f} MB, to {target}; nothing was sent"
+    head = f"{len(files)} files{more}, {sum(sizes.values()) / 1e6:,.1f} MB, would be sent to {target}; nothing was sent"
     lines = [f"{size:>14,}  {path}" for path, size in sizes.items()]
     return "\n".join([head, *lines, "", *(f"({note})" for note in notes), bytes(files[CARD]).decode()])
 
@@ -106,7 +107,7 @@ def push(request: PushRequest, say: Say = print) -> str:
         InputError: there is nothing to publish, the token is missing or lacks permission, or the repository has other
             content.
         ExportError: a check of the export failed.
-        HubError: the upload did not finish. The same command resumes it.
+        HubError: the upload did not finish. The same command resumes the upload.
     """
     checkpoint = _found(request)
     notes, run = _notes(checkpoint), run_id(checkpoint.run) if checkpoint.run else None
@@ -125,9 +126,10 @@ def push(request: PushRequest, say: Say = print) -> str:
 
 
 def run_id(run: RunFolder) -> str:
-    """A run's identifier, which does not depend on the folder and does not change as the run continues.
+    """Return a run's identifier, which does not depend on the folder and does not change as the run continues.
 
-    It is the SHA-256 hex digest of the rows and of the first line of metrics, whose timings make it unique.
+    The identifier is the SHA-256 hex digest of the rows and of the first line of metrics, which contains unique
+    timings.
     """
     digest = hashlib.sha256(json.dumps(run.manifest().get("rows"), sort_keys=True).encode())
     digest.update(json.dumps(next(iter(run.metrics()), {}), sort_keys=True).encode())
@@ -149,18 +151,18 @@ def _found(request: PushRequest) -> Checkpoint:
 
 
 def _notes(checkpoint: Checkpoint) -> list[str]:
-    """Notes about an export that is needed first, and about results that will be missing from the card. Raises
-    `InputError` if the weights are damaged."""
+    """Return notes about a required export, and about results that will be missing from the card. Raises `InputError`
+    if the weights are damaged."""
     folder, run = checkpoint.folder, checkpoint.run
-    notes = [] if checkpoint.is_ready else [f"{folder} is exported first (rg-env export)"]
+    notes = [] if checkpoint.is_ready else [f"{folder} will be exported first (rg-env export)"]
     if run is None:
         notes.append(
-            f"no run is known for {folder}, so its card has no results: push the run, or a model in the run's folder"
+            f"no run was found for {folder}, so the card has no results: push the run, or a model in the run's folder"
         )
     elif checkpoint.step is None:
         notes.append(
-            f"the training step of {folder} is unknown, so its card has no results after training: rename it to "
-            f"{run.path}/checkpoint-N-{one_line(folder.name, 40)}"
+            f"the training step of {folder} is unknown, so the card has no results after training: rename the folder "
+            f"to {run.path}/checkpoint-N-{one_line(folder.name, 40)}"
         )
     return notes
 
@@ -174,7 +176,7 @@ def _exported(checkpoint: Checkpoint, say: Say) -> Iterator[Checkpoint]:
         return
     from rg_env.publish.export import ExportRequest, export
 
-    parent = checkpoint.folder.absolute().parent  # this disk should have room for weights, unlike that of /tmp
+    parent = checkpoint.folder.absolute().parent  # this disk probably has room for weights, unlike /tmp
     parent_if_writable = parent if os.access(parent, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix=".rg-env-push-", dir=parent_if_writable) as folder:
         request = ExportRequest(checkpoint.folder, out=Path(folder) / "model", base=checkpoint.trained_from)
@@ -189,7 +191,7 @@ class _Remote:
     private: bool | None = None
     commit: str | None = None
     files: Mapping[str, str | None] = field(default_factory=dict)
-    """Git hashes by path."""
+    """Git hash of each file, by path."""
     marker: Marker | None = None
     is_copy: bool = False
     """Whether all files are from the main branch because this branch does not exist yet or has not been pushed to."""
@@ -202,7 +204,7 @@ def _send(request: PushRequest, checkpoint: Checkpoint, repository: "_Repository
     pushed, kept_card = remote.marker, None
     if pushed and remote.files.get(CARD, pushed.card) != pushed.card:
         kept_card = pushed.card
-        say(f"{CARD} was edited on the Hub and is kept: delete it there to regenerate it")
+        say(f"{CARD} was edited on the Hub and is kept: delete it on the Hub to regenerate it")
     files = _completed(request, checkpoint, files, run, repository, kept_card)
     if pushed and pushed.step is not None and checkpoint.step is not None and pushed.step > checkpoint.step:
         say(f"step {checkpoint.step} replaces the later step {pushed.step}")
@@ -214,7 +216,7 @@ def _send(request: PushRequest, checkpoint: Checkpoint, repository: "_Repository
     if outdated and not remote.is_copy:
         say(f"deleting earlier files that are no longer published: {listed(outdated, 1)}")
     size = sum(map(_size, files.values()))
-    say(f"sending {len(files)} files, {size / 1e6:,.1f} MB, to {repository.url}")
+    say(f"sending {len(files)} files ({size / 1e6:,.1f} MB) to {repository.url}")
     message = f"Weights {run[:12]}" if checkpoint.step is None else f"Step {checkpoint.step} of run {run[:12]}"
     if not repository.commit(files, outdated, message, remote.commit):
         say("everything is up to date, so nothing was sent")
@@ -251,7 +253,7 @@ def _check_remote(request: PushRequest, remote: _Remote, run: str) -> None:
 
 
 def _weights_id(files: Files) -> str:
-    """Identifier for weights without a run: a hash of file names and contents."""
+    """Return an identifier for weights without a run: a hash of file names and contents."""
     digest = hashlib.sha256()
     for path, content in sorted(files.items()):
         if path.endswith(".safetensors") and isinstance(content, Path):
@@ -277,7 +279,7 @@ class _Repository:
     def __init__(self, repo_id: str, revision: str | None):
         token = get_token()
         if not token or not token.isascii():
-            raise InputError(f"no Hugging Face token found, or it contains invalid characters; {LOGIN}")
+            raise InputError(f"no Hugging Face token found, or the token contains invalid characters; {LOGIN}")
         if constants.HF_HUB_OFFLINE:
             raise InputError("HF_HUB_OFFLINE is set: unset it to upload")
         endpoint = constants.ENDPOINT  # the value of HF_ENDPOINT, or the Hub's URL
@@ -287,7 +289,7 @@ class _Repository:
         self.url = f"{endpoint}/{repo_id}" + (f"/tree/{revision}" if revision else "")
         self.api = HfApi(endpoint=endpoint, token=token, library_name="rg-env")
         self._name, self._branch = repo_id, None if revision == "main" else revision
-        logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # its warnings quote signed URLs
+        logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # the warnings quote signed URLs
         if not sys.stderr.isatty():
             disable_progress_bars()
         set_client_factory(lambda: httpx2.Client(follow_redirects=True, timeout=TIMEOUT_S))
@@ -310,14 +312,14 @@ class _Repository:
             files = {each.rfilename: each.blob_id for each in found.siblings or () if each.rfilename != _BY_HUB}
             is_copy, marker = self._branch is not None and found.sha == main.sha, None
             if MARKER in files and not is_copy:
-                # The file was written by another program.
+                # Ignore a file with this name that was written by another program.
                 with tempfile.TemporaryDirectory() as folder, contextlib.suppress(ValidationError):
                     file = self.api.hf_hub_download(self._name, MARKER, revision=found.sha, local_dir=folder)
                     marker = Marker.model_validate_json(Path(file).read_bytes())
             return _Remote(bool(main.private), found.sha, files, marker, is_copy)
 
     def create(self, remote: _Remote, *, private: bool) -> _Remote:
-        """Create the repository and the branch, a copy of main, if they are missing. Returns the branch's state."""
+        """Create the repository, and the branch as a copy of main, if they do not exist. Returns the branch's state."""
         if remote.commit is None:
             with self._errors():
                 self.api.create_repo(self._name, private=private or None)  # None selects the organization's default
@@ -328,7 +330,8 @@ class _Repository:
         return remote
 
     def commit(self, files: Files, deleted: list[str], message: str, parent: str | None) -> bool:
-        """Send files and delete others in one commit on top of `parent`. Returns whether anything changed."""
+        """Upload `files` and delete the paths in `deleted` in one commit on top of `parent`. Returns whether anything
+        changed."""
         with self._errors():
             added = [CommitOperationAdd(path, content) for path, content in files.items()]
             # Xet deduplicates against earlier uploads, but not identical files within one upload.
@@ -361,5 +364,5 @@ class _Repository:
             raise HubError(f"uploading to {self.api.endpoint} failed ({reason}): {remedy}") from error
 
     def _clean(self, message: str) -> str:
-        """`message` without the token and without the query strings of URLs, which may contain signatures."""
+        """Return `message` without the token and without the query strings of URLs, which may contain signatures."""
         return re.sub(r"(https?://[^\s?]+)\?\S*", r"\1", message).replace(self.token, "***")

@@ -6,9 +6,9 @@
 `dtensor`    one file of DTensors per process (`model_world_size_N_rank_R.pt`), as written by verl
 `adapter`    LoRA adapters
 
-Whole tensors stay in their memory-mapped files, and sharded tensors are assembled in memory. Code in a checkpoint is
-never executed. DeepSpeed and torch read files with `weights_only=True`, and `training.checkpointing.pickles` reads the
-metadata of torch.distributed.checkpoint.
+Unsharded tensors stay in their memory-mapped files, and sharded tensors are assembled in memory. Code in a checkpoint
+is never executed. DeepSpeed and torch read files with `weights_only=True`, and `training.checkpointing.pickles` reads
+the metadata of torch.distributed.checkpoint.
 """
 
 import io
@@ -114,7 +114,7 @@ def _step(content: Any) -> int | None:
 
 
 class _SafeReader(dcp.FileSystemReader):
-    """Reads tensors and metadata without executing code in the metadata."""
+    """Checkpoint reader that does not execute code in the metadata."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         return read_metadata(Path(self.path))
@@ -148,8 +148,8 @@ def _dtensor(folder: Path) -> tuple[str, Weights]:
     files = [f"model_world_size_{size}_rank_{rank}.pt" for rank in range(min(size, len(names)))]
     if len(files) < size or names != set(files):
         raise InputError(
-            f"{folder} must have all {size} files model_world_size_{size}_rank_R.pt of a single run; it has "
-            f"{len(names)} files of this kind"
+            f"{folder} must contain all {size} model_world_size_{size}_rank_R.pt files of a single run "
+            f"({len(names)} found)"
         )
     parts = [load(folder / name) for name in files]
     if any(part.keys() != parts[0].keys() for part in parts):

@@ -65,7 +65,7 @@ def test_merged_adapters_compute_the_same(trained: Any, exported: Export, family
     folder, model = trained(family, **options)
     out, lines = exported(folder, merge_lora=True, dtype="fp32")
     assert lines[0] == f"exporting {folder}: LoRA adapters, merged, step 5"
-    assert any(line.startswith("verified: every tensor equals the trained one") for line in lines)
+    assert any(line.startswith("verified: every tensor equals the trained tensor") for line in lines)
     loaded = AutoModelForCausalLM.from_pretrained(out)
     assert not (out / "adapter_config.json").exists()
     torch.testing.assert_close(computed(loaded), computed(model), rtol=1e-4, atol=1e-4)
@@ -78,7 +78,7 @@ def test_kept_adapters_are_the_same(trained: Any, exported: Export) -> None:
     folder, model = trained()
     out, lines = exported(folder)
     assert {path.name for path in out.iterdir()} == {"adapter_config.json", "adapter_model.safetensors", *TOKENIZER}
-    assert "verified: every tensor equals the trained one, and PEFT loads the adapters into the base model" in lines
+    assert "verified: every tensor equals the trained tensor, and PEFT loads the adapters into the base model" in lines
     base = AutoModelForCausalLM.from_pretrained(folder.parents[1] / "base", dtype=torch.float32)
     assert torch.equal(computed(PeftModel.from_pretrained(base, out)), computed(model))
     half, _ = exported(folder, dtype="bf16", out=folder.with_name("half"))
@@ -137,7 +137,7 @@ def another(state: dict[str, torch.Tensor]) -> None:
     [
         (config(base_model_name_or_path="/nowhere"), True, InputError, "has no config.json.*and neither does"),
         (lambda f: (f / "adapter_config.json").write_text("{"), False, InputError, "adapter_config.json is damaged"),
-        (lambda f: (f / "adapter_model.safetensors").unlink(), True, InputError, "copy adapter_model.safetensors, too"),
+        (lambda f: (f / "adapter_model.safetensors").unlink(), True, InputError, "copy adapter_model.safetensors as well"),
         (tensors(lambda state: state.pop(min(state))), True, ExportError, "is missing"),
         (tensors(lambda state: state.pop(min(state))), False, ExportError, "is missing"),
         (tensors(another), True, ExportError, r"q_proj\.lora_C\.weight is not part of the base model"),

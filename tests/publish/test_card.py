@@ -315,7 +315,7 @@ def test_the_license_is_what_the_base_models_card_states(tmp_path: Path) -> None
     assert find_license(base) == {}
     card.write_text("---\nlicense: other\nlicense_name: llama3.2\nlicense_link: LICENSE\n---\n# x\n")
     named = {"license": "other", "license_name": "llama3.2", "license_link": "LICENSE"}
-    assert find_license(base) == {**named, "stated_by": "its own card"}
+    assert find_license(base) == {**named, "stated_by": "the base model's own card"}
     card.write_bytes(b"---\nlicense: " + b"[" * 20_000 + b"\n---\n\xff\n")
     assert find_license(base) == {}
 

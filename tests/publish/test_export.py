@@ -76,7 +76,7 @@ def test_families_come_out_as_they_went_in(family: str, make_model: Make, export
     assert out == tmp_path / "checkpoint-5-export"
     assert lines[0] == f"exporting {folder}: ZeRO-3 shards of 3 processes, step 5"
     assert (
-        "verified: every tensor equals the trained one; the relative difference of logits on fixed prompts is 0"
+        "verified: every tensor equals the trained tensor; the relative difference of logits on fixed prompts is 0"
         in lines
     )
     with safe_open(out / "model.safetensors", "pt") as file:
@@ -176,7 +176,7 @@ def test_a_run_gives_its_last_or_its_best(make_model: Make, exported: Export, tm
             same_model(out, models[4])
             shutil.rmtree(out)
     line = exported(tmp_path, best=True, verify=False)[1][0]
-    assert line.startswith("step 6 was more accurate (1.000; step 4: 0.900), but was not saved; ")
+    assert line.startswith("step 6 (1.000) was more accurate than step 4 (0.900), but was not saved; ")
     with pytest.raises(InputError, match="is not a run with checkpoint-N folders"):
         exported(tmp_path / "checkpoint-2", best=True)
 
@@ -259,7 +259,7 @@ def test_whole_weights_next_to_shards_are_compared(make_model: Make, exported: E
     whole = {name: value.bfloat16() for name, value in weights(model).items()}
     save_file(whole, folder / "model.safetensors")
     out, lines = exported(folder)
-    assert any("the trained one and the one in model.safetensors" in line for line in lines)
+    assert any("the trained tensor and the gathered copy in model.safetensors" in line for line in lines)
     shutil.rmtree(out)
     save_file({name: torch.empty(0) for name in whole}, folder / "model.safetensors")
     _, lines = exported(folder, out=tmp_path / "other")

@@ -90,7 +90,10 @@ def test_a_dry_run_needs_no_token(hub: HubServer, run: Path, environ: Any, rg_en
     sizes = {path: f"{len(content):,}" for path, content in files.items()}
     assert listed == {path: size for path, size in sizes.items() if path != ".gitattributes"}
     total = sum(map(len, files.values())) - len(files[".gitattributes"])
-    assert out.splitlines()[0] == f"{len(listed)} files, {total / 1e6:,.1f} MB, to me/legs, private; nothing was sent"
+    assert (
+        out.splitlines()[0]
+        == f"{len(listed)} files, {total / 1e6:,.1f} MB, would be sent to me/legs, private; nothing was sent"
+    )
 
 
 def test_a_lora_runs_checkpoint_names_no_folder_of_the_machine(hub: HubServer, pushed: Pushed, tmp_path: Path) -> None:
@@ -175,7 +178,7 @@ def test_other_content_is_not_overwritten(hub: HubServer, pushed: Pushed, run: P
 def test_a_model_folder_alone(hub: HubServer, pushed: Pushed, tmp_path: Path) -> None:
     """Its card claims no results. It can be replaced by the same weights, but not by others."""
     folder = Path(shutil.copytree(POLICY_DIR, tmp_path / "model"))
-    assert pushed(folder)[1][0].startswith(f"no run is known for {folder}, so its card has no results: push the run")
+    assert pushed(folder)[1][0].startswith(f"no run was found for {folder}, so the card has no results: push the run")
     files = hub.repos["me/legs"].files()
     assert b"no measurements are known" in files["README.md"]
     assert not [path for path in files if path.startswith("run/")]
@@ -199,7 +202,7 @@ def test_the_license_is_looked_up_on_the_hub(hub: HubServer, pushed: Pushed, run
     found = hub.repos["me/legs"].files()["README.md"].decode()
     for line in ("license: other", "license_name: base-1", "base_model: org/base", "base_model_relation: finetune"):
         assert f"\n{line}\n" in found
-    assert "License of the base model: `other` (`base-1`), as stated by its card on the Hub." in found
+    assert "License of the base model: `other` (`base-1`), as stated by the base model's card on the Hub." in found
     hub.fail("GET", "org/base", 500)
     pushed(run)
     found = hub.repos["me/legs"].files()["README.md"].decode()
@@ -243,7 +246,7 @@ def test_keys_are_not_sent(hub: HubServer, pushed: Pushed, run: Path, environ: C
     config = (run / "config.yaml").read_text()
     for key in KEYS:
         (run / "config.yaml").write_text(f"{config}\nnotes: '{key}'\n")
-        with pytest.raises(InputError, match="what looks like a key") as error:
+        with pytest.raises(InputError, match="appears to contain a key") as error:
             pushed(run)
         assert key not in str(error.value)
     (run / "config.yaml").write_text(config)

@@ -130,7 +130,10 @@ def test_a_hub_that_hangs(hub: HubServer, pushed: Pushed, run: Path, monkeypatch
     [
         ({"HF_ENDPOINT": "http://127.0.0.1:9"}, r"uploading to http://127.0.0.1:9 failed \(ConnectError"),
         ({"HF_ENDPOINT": "http://user:canary-word@127.0.0.1:9"}, "HF_ENDPOINT contains a username"),
-        ({"HF_TOKEN": "hf_Жabcdefghijklmnopqrst"}, "no Hugging Face token found, or it contains invalid characters; "),
+        (
+            {"HF_TOKEN": "hf_Жabcdefghijklmnopqrst"},
+            "no Hugging Face token found, or the token contains invalid characters; ",
+        ),
         ({"HF_TOKEN": ""}, "no Hugging Face token found.* set HF_TOKEN in .env, or run `hf auth login`"),
         ({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set: unset it to upload"),
     ],

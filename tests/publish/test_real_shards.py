@@ -111,8 +111,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_was_really_written_is_exported(written: Path, exported: Export, tmp_path: Path, kind: str) -> None:
     """Each weight equals the one in the processes when they saved, rounded to their compute dtype."""
     out, lines = exported(written / kind, out=tmp_path / "out", dtype="fp32")
-    (told,) = [line for line in lines if line.startswith("verified: every tensor equals the trained one")]
-    assert ("and the one in model.safetensors" in told) == (kind == "trainer")  # zero3_save_16bit_model
+    (told,) = [line for line in lines if line.startswith("verified: every tensor equals the trained tensor")]
+    assert ("and the gathered copy in model.safetensors" in told) == (kind == "trainer")  # zero3_save_16bit_model
     loaded = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
     trained = torch.load(written / f"{'fsdp' if kind == 'dcp' else kind}.pt")
     base = dict(AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32).named_parameters())

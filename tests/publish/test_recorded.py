@@ -63,7 +63,7 @@ def test_the_recorded_accuracy_is_found_again(kind: str, request: pytest.Fixture
     records = greedy(json.loads((run / EVALUATION).read_text()))[:20]
     right, n = sum(each["correct"] for each in records), len(records)
     out, lines = exported(run)
-    assert f"verified: {right} of {n} frozen questions right, answered greedily; the run recorded {right}" in lines
+    assert f"verified: {right} of {n} greedy answers to frozen questions are correct; the run recorded {right}" in lines
     shutil.rmtree(out)
 
     def flip(values: dict[str, Any]) -> None:
@@ -106,10 +106,10 @@ def own_code(run: Path) -> None:
     ("spoil", "words"),
     [
         (lambda run: shutil.rmtree(run / "eval_results"), "no known run evaluated these weights"),
-        (lambda run: (run / "manifest.json").unlink(), "its problems are not from rg_env, or the run has no manifest"),
+        (lambda run: (run / "manifest.json").unlink(), "the run's problems are not from rg_env, or no manifest"),
         (lambda run: edited(run, no_greedy), "the run recorded no greedy answers at step 1"),
-        (lambda run: edited(run, other_rows), "its problems cannot be rebuilt, because their hash differs"),
-        (own_code, "its problems need custom code .imports., which is not executed here"),
+        (lambda run: edited(run, other_rows), "the run's problems cannot be rebuilt, because their hash differs"),
+        (own_code, "the run's problems need custom code .imports., which is not executed here"),
     ],
 )
 def test_where_nothing_can_be_compared(config_run: Path, exported: Export, spoil: Any, words: str) -> None:
@@ -142,7 +142,7 @@ def test_rounded_weights_differ_by_little(config_run: Path, exported: Export, mo
         edited(config_run, change)
 
     recorded(3)
-    with pytest.raises(ExportError, match=r"rounding may change up to 2 answers; --dtype fp32 avoids rounding"):
+    with pytest.raises(ExportError, match=r"rounding may change up to 2 answers; use --dtype fp32 to avoid it"):
         exported(config_run, dtype="bf16", out=config_run / "other")
     recorded(2)
     exported(config_run, dtype="bf16", out=config_run / "other")

@@ -101,7 +101,7 @@ def test_a_checkpoint_of_verl(hub: HubServer, downloaded: Download, rg_env: Any,
     (actor / "model_world_size_2_rank_1.pt").unlink()
     code, _, error = rg_env(*command, "--dry-run", "--base", str(POLICY_DIR))
     assert code == 2
-    assert "must have all 2 files model_world_size_2_rank_R.pt of a single run; it has 1" in error
+    assert "must contain all 2 model_world_size_2_rank_R.pt files of a single run (1 found)" in error
 
 
 def test_the_state_of_transformers_trainer_comes_too(hub: HubServer, pushed: Pushed, tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_refusal_comes_before_an_export(hub: HubServer, pushed: Pushed, run: P
     torch.save(weights_of(model), run / "checkpoint-4/pytorch_model.bin")
     before = sorted(run.rglob("*"))
     shown = preview(PushRequest(run, "me/legs"))
-    assert f"{run}/checkpoint-4 is exported first (rg-env export))" in shown
+    assert f"{run}/checkpoint-4 will be exported first (rg-env export))" in shown
     assert "model.safetensors" not in shown.partition("\n\n")[0]
     with pytest.raises(InputError, match="contains other files"):
         pushed(run)

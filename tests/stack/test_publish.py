@@ -49,7 +49,7 @@ def test_a_run_under_zero3_is_published_and_goes_on(server: RunningServer, tmp_p
         second = run / "checkpoint-2"
         said = call(BIN / "rg-env", "export", second, "--output-dir", tmp_path / "exported")
         assert "ZeRO-3 shards of 2 processes, step 2" in said
-        assert " frozen questions right" in said
+        assert " greedy answers to frozen questions are correct" in said
         call(BIN / "rg-env", "push", second, "--repo-id", "me/legs", "--optimizer-state", "full")
         call(BIN / "hf", "download", "me/legs", "--local-dir", copy)
         # The commands on its card.

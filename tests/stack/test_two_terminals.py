@@ -95,7 +95,7 @@ def test_two_processes_with_shards_learn(
     exported = AutoModelForCausalLM.from_pretrained(export(ExportRequest(tmp_path / "run"), told.append))
     assert told[0].endswith(f"checkpoint-6: {exported_from}")
     assert told[-1].startswith("verified: ")
-    assert " of 8 frozen questions right" in told[-1]
+    assert " of 8 greedy answers to frozen questions are correct" in told[-1]
     for name, parameter in saved.named_parameters():
         assert torch.equal(exported.get_parameter(name), parameter), name
 
