@@ -68,7 +68,7 @@ class Audit:
     solution: float = 0.0
     """Accuracy of the best reply that solves the task by copying from the question's text or calculating from it."""
     solution_reply: str = ""
-    """Description of the `solution` reply and the reason it solves the task. Empty if no such reply was found."""
+    """Description of the `solution` reply and the reason it solves the task, or "" if no such reply was found."""
     draw_ms: float = 0.0
     """Mean time to draw a question, in milliseconds."""
     grade_us: float = 0.0

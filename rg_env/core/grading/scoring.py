@@ -10,8 +10,8 @@ The `grading` key of a row's `info` sets the kind of grading:
 
 - "hardened" (the default): right or wrong, as judged by rg_env's own graders;
 - "partial": the same graders, with partial credit for real progress;
-- "upstream": the library's own formulas, for comparison with published numbers. These formulas run in worker processes
-  that can be killed.
+- "upstream": the library's own formulas, for comparison with published numbers. The library's formulas run in worker
+  processes that can be killed.
 
 The user's own tasks are graded by their `score_answer` method, which also runs in a worker. With "hardened", the
 method's value is reduced to right or wrong.
@@ -71,7 +71,8 @@ class Score:
     detail: str = ""
     """The reason why the answer could not be graded, or "" if it was graded."""
     progress: float | None = None
-    """Value in [0, 1] returned by the grader of the user's own task, regardless of `grading`. None for other tasks."""
+    """Value in [0, 1] returned by the grader of the user's own task, regardless of `grading`, or None for other
+    tasks."""
 
 
 def task_of(info: Mapping[str, Any]) -> str:

@@ -1,5 +1,5 @@
 """The library's own score formulas, for comparison with published numbers, and the graders for the user's own tasks.
-These formulas and graders run in a worker process (`core.grading.workers`).
+The formulas and graders run in a worker process (`core.grading.workers`).
 
 For nine tasks, the library's graders execute the answer as code. For these nine tasks, this module parses the answer
 itself, as a literal or expression of limited size, and applies the library's formula. The library's other graders are

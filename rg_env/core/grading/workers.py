@@ -16,8 +16,8 @@ Memory, CPU time, file size (0), open files, processes and core dumps are limite
 the home and working directory. An audit hook forbids starting processes, signaling other processes, using sockets,
 reading /proc, and writing, moving or deleting files.
 
-Confinement protects against accidents and model output. It is **not a sandbox**, so it does not protect against a
-determined attacker. Python code can deliberately bypass the hook and then corrupt later calls in that worker.
+Confinement protects against accidents and model output. Confinement is **not a sandbox**, so it does not protect
+against a determined attacker. Python code can deliberately bypass the hook and then corrupt later calls in that worker.
 Confinement has further limitations:
 
 - On macOS, the kernel does not support the memory limit, so only the wall-time limit bounds memory use.
@@ -73,7 +73,7 @@ class Outcome:
     """The target's value after a round trip through JSON, or None if `status` is not ok. The value is untrusted, so
     check its type."""
     detail: str = ""
-    """The reason for a status other than ok, on one line of at most a few hundred characters. Empty if `status` is
+    """The reason for a status other than ok, on one line of at most a few hundred characters; empty if `status` is
     ok."""
 
 

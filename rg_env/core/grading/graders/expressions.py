@@ -90,7 +90,7 @@ class _Parser:
         self.depth = 0
 
     def take(self, *wanted: str) -> str:
-        """Consume and return the next token if it is one of `wanted`. Otherwise, return the empty string."""
+        """Consume and return the next token if it is one of `wanted`, or return the empty string."""
         return self.tokens.pop() if self.tokens[-1] in wanted else ""
 
     def need(self, token: str) -> None:

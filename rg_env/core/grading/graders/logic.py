@@ -14,7 +14,7 @@ follows. All parts together are equivalent to the formula (W. V. Quine, The prob
 
 A formula is a *conclusion* if the premises together imply it, it is neither always true nor always false, and no part
 of it is implied by a single premise. For example, `P` and `P → Q` together imply `Q`, `Q ∨ R` and `R → Q`, which are
-conclusions. These premises also imply formulas that are not conclusions. Each of `P`, `P ∨ R`, `¬P ∨ Q` and
+conclusions. `P` and `P → Q` also imply formulas that are not conclusions. Each of `P`, `P ∨ R`, `¬P ∨ Q` and
 `(P → Q) ∨ R` is implied by one premise. Both `P ∧ Q` and the conjunction of the premises have `P` as a part. Without
 the condition on parts, the conjunction of the premises would be a right answer to every question that has one.
 """
@@ -107,9 +107,10 @@ def propositional_logic(answer: str, entry: Entry, config: Config) -> float:
 
     Only a formula's meaning counts, so equivalent formulas get the same verdict if they can be parsed and use only the
     question's variables. The library's grader accepts any formula that follows and is neither a tautology nor a single
-    variable. These formulas include the conjunction of the premises and, for two questions in three, `P ∨ Q`. Only
-    questions with a conclusion in at most two variables become rows (one draw in five; see `library_fixes.left_out`).
-    No variable or negated variable is a right answer to more than one row in six (see `core.data.selection`).
+    variable. For example, the library's grader accepts the conjunction of the premises and, for two questions in three,
+    `P ∨ Q`. Only questions with a conclusion in at most two variables become rows (one draw in five; see
+    `library_fixes.left_out`). No variable or negated variable is a right answer to more than one row in six (see
+    `core.data.selection`).
     """
     premises = Premises(entry["metadata"])
     return premises.lead_to(parse(answer.strip().lstrip("∴⊢ "), premises.variables))

@@ -7,9 +7,9 @@ store solutions to rush_hour and boxnet puzzles, so `solve_rush_hour` and `solve
 Rush hour: a vehicle never leaves its line (a row or column), so the state of the board consists of the position of each
 vehicle's first cell on that vehicle's line.
 
-Boxnet: a plan is a list of steps. In a step, each agent can do one thing with a box that is in its square when the step
-starts. The agent can move the box to an adjacent square, or match it with a target of the same color in the same
-square. Matching removes the box and the target.
+Boxnet: a plan is a list of steps. In a step, each agent can do one thing with a box that is in the agent's square when
+the step starts. The agent can move the box to an adjacent square, or match it with a target of the same color in the
+same square. Matching removes the box and the target.
 """
 
 import json
