@@ -18,10 +18,10 @@ def evaluate(
 
     Args:
         models, tasks: lists of names, or mappings keyed by name, as in an evaluation config.
-        sections: other config keys, such as `num_examples=50` or `sampling={"max_tokens": 512}`.
+        sections: other config keys and their values, such as `num_examples=50` or `sampling={"max_tokens": 512}`.
 
     Raises:
-        ConfigError: keys or values are invalid. All of them are reported at once. For other errors, see
+        ConfigError: keys or values are invalid. All errors are reported at once. For other errors, see
             `runner.run_evaluation`.
     """
     from rg_env.core.config.files import Document

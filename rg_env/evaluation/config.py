@@ -3,8 +3,8 @@
     config = load_eval_config("configs/eval/tiny.yaml", ["num_examples=50"])
     config = eval_config_of(["models=tiny", "tasks=leg_counting"])
 
-Everything that can be validated without a model is validated here, without importing torch or reasoning_gym. Values
-missing from a config may come from a training run (see `evaluation.trained`).
+Everything that can be validated without a model is validated here, without importing torch or reasoning_gym. If a model
+belongs to a training run, values missing from the config are taken from that run (see `evaluation.trained`).
 """
 
 import contextlib
@@ -45,7 +45,7 @@ TopP = Annotated[float, Field(gt=0, le=1)]
 
 
 class SamplingConfig(Section):
-    """How answers are sampled."""
+    """Settings for sampling answers."""
 
     temperature: parsing.From0 = 1.0
     """Sampling temperature. 0 means greedy decoding."""
@@ -57,43 +57,44 @@ class SamplingConfig(Section):
 
 
 class TaskSampling(Section):
-    """Missing keys default to the values in `sampling`."""
+    """Sampling settings for one task. Keys that are not set default to the values in the config's `sampling`
+    section."""
 
     temperature: parsing.From0 | None = None
-    """Overrides `sampling.temperature`."""
+    """Sampling temperature for this task. Default: `sampling.temperature`."""
     top_p: TopP | None = None
-    """Overrides `sampling.top_p`."""
+    """Nucleus sampling threshold for this task. Default: `sampling.top_p`."""
     max_tokens: Positive | None = None
-    """Overrides `sampling.max_tokens`."""
+    """Maximum number of new tokens per answer to this task. Default: `sampling.max_tokens`."""
 
 
 class RequestsConfig(Section):
-    """Calls to endpoints."""
+    """Settings for calls to endpoints."""
 
     concurrency: Positive = 64
     """Maximum number of concurrent calls per model."""
     timeout_s: parsing.Above0 = 600.0
     """Timeout per call, in seconds."""
     tries: Positive = 6
-    """Maximum number of attempts per call. Calls are retried after temporary errors (429, 5xx), timeouts and malformed
-    replies."""
+    """Maximum number of attempts per call. Calls are retried after temporary HTTP errors (such as 429 and 5xx),
+    timeouts, broken connections and malformed replies."""
     pause_s: parsing.Above0 = 0.5
     """Seconds to wait before the second attempt. The pause doubles after each further attempt, up to 60 seconds. If the
     server requests a pause, that pause is used instead."""
     give_up_after: Positive = 32
-    """A model's evaluation stops after this many consecutive failed calls."""
+    """Number of consecutive failed calls after which a model's evaluation stops."""
 
 
 class ServingConfig(Section):
-    """How models without a `url` are served."""
+    """Settings for serving models that have no `url`."""
 
     kind: Literal["auto", "embedded", "vllm"] = "auto"
-    """"vllm" uses a vLLM server for each model, one per GPU. "embedded" uses transformers in this process. "auto" uses
-    vLLM if it is installed and there is a GPU, and the embedded engine otherwise."""
+    """"vllm" starts one vLLM server per model, each on one GPU. "embedded" runs models with transformers in this
+    process. "auto" uses vLLM if it is installed and there is a GPU, and the embedded engine otherwise."""
     gpus: list[parsing.Count] | None = None
-    """GPUs to use. Each GPU serves one model at a time. Default: all GPUs."""
+    """Indices of the GPUs to use. Each GPU serves one model at a time. Default: all GPUs."""
     vllm_args: list[Text] = Field(default_factory=list)
-    """Additional arguments for vLLM's server."""
+    """Additional command-line arguments for vLLM servers."""
     start_timeout_s: parsing.Above0 = 900.0
     """Seconds to wait for a server to become ready."""
 
@@ -111,7 +112,7 @@ class ExternalConfig(Section):
     temperature: parsing.From0 | None = None
     """Sampling temperature. Default: the task's own setting if it has one, otherwise 0 (greedy)."""
     top_p: TopP | None = None
-    """Nucleus sampling, like `sampling.top_p`. Default: the task's own setting if it has one, otherwise 1."""
+    """Nucleus sampling threshold, like `sampling.top_p`. Default: the task's own setting if it has one, otherwise 1."""
     max_tokens: Positive | None = None
     """Maximum number of new tokens per answer. Default: the task's own setting if it has one, otherwise
     `sampling.max_tokens`."""
@@ -128,7 +129,7 @@ _NAME = re.compile(r"[^\s/\\\x00-\x1f][^\\\x00-\x1f]{0,119}")
 _ALL_TASKS = "all_tasks"
 """Label used in the names of files that cover all tasks."""
 _MOST_ANSWERS = 10_000_000
-"""Maximum number of answers per model and task. This many answers take several hundred megabytes of memory."""
+"""Maximum number of answers per model and task. At this limit, the answers take several hundred megabytes of memory."""
 SECRET = "contains a password or a query: put the key in an environment variable and name it in key_variable"
 
 
@@ -139,8 +140,8 @@ def split_address(text: str) -> dict[str, str]:
 
 
 def name_of(text: str) -> str:
-    """A model's default name: the name of its folder (RUN/CHECKPOINT for a checkpoint), or the model as given if it is
-    not a folder."""
+    """Return a model's default name: the name of its folder (RUN/CHECKPOINT for a checkpoint), or the model as given if
+    it is not a folder."""
     model = split_address(text)["model"]
     parts = Path(model).parts
     if len(parts) > 1 and checkpoint_step(Path(parts[-1])) is not None:
@@ -149,8 +150,8 @@ def name_of(text: str) -> str:
 
 
 def run_of(model: str) -> RunFolder | None:
-    """The training run that a model folder belongs to, or None if it does not belong to one. The run is in the folder
-    itself, in its parent, or in `run/` if the model was published by `rg-env push`."""
+    """Return the training run that a model folder belongs to, if any. The run's files are in the model folder, in its
+    parent folder, or, if the model was published by `rg-env push`, in its subfolder `run/`."""
     folder = Path(model)
     if not os.path.isdir(model) or not (
         RunFolder.is_run(folder) or any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))
@@ -161,8 +162,10 @@ def run_of(model: str) -> RunFolder | None:
 
 
 def _url_problem(url: str) -> str | None:
-    """The reason why `url` is not a valid endpoint, or None if it is."""
-    if {"@", "?", "#"} & set(url):  # these may be part of a secret, which would be written to all output files
+    """Return the reason why `url` is not a valid endpoint, or None if it is valid."""
+    if {"@", "?", "#"} & set(
+        url
+    ):  # these characters may belong to a secret, which would be written to all output files
         return SECRET
     try:
         parts = urlsplit(url)
@@ -170,7 +173,7 @@ def _url_problem(url: str) -> str | None:
     except ValueError:
         fine = False
     if not fine or not url.isprintable() or " " in url:
-        return "is not the address of an endpoint, such as http://127.0.0.1:8000/v1"
+        return "must be the URL of an endpoint, such as http://127.0.0.1:8000/v1"
     return None
 
 
@@ -187,10 +190,11 @@ class EvalModel(Section):
     """A model's key is its name in tables and plots."""
 
     model: Text
-    """Folder of a model, checkpoint or LoRA adapter, a name on the Hugging Face Hub, "tiny", or the model's name at
-    `url`."""
+    """Folder of a model, checkpoint or LoRA adapter, a model's name on the Hugging Face Hub, "tiny", or, if `url` is
+    set, the model's name at that endpoint."""
     url: Text | None = None
-    """URL of an OpenAI-compatible endpoint, such as http://127.0.0.1:8000/v1. Default: the model runs on this machine.
+    """URL of an OpenAI-compatible endpoint, such as http://127.0.0.1:8000/v1. If omitted, the model runs on this
+    machine.
     """
     key_variable: Text | None = None
     """Environment variable that contains the endpoint's API key. Default: OPENAI_API_KEY, or no key for local
@@ -207,7 +211,7 @@ class EvalTask(parsing.TaskOptions):
     task: Text | None = None
     """Name of the task, if the key is a label."""
     num_examples: Positive | None = None
-    """Number of distinct questions. Default: the evaluation's `num_examples`."""
+    """Number of distinct questions. Default: the top-level `num_examples`."""
     sampling: TaskSampling = TaskSampling()
     """Settings that override `sampling` for this task."""
 
@@ -221,17 +225,18 @@ class PublishedRow(Section):
     """Accuracy of each model, between 0 and 1."""
 
     def names(self, row: str) -> list[str]:
-        """Names of the tasks to average the accuracies over. `row` is the row's name."""
+        """Return the names of the tasks to average the accuracies over for the row named `row`."""
         return self.tasks or [row]
 
 
 class PublishedTable(Section):
-    """Each table contains the accuracies from a single source. Its tasks and models must be part of the evaluation."""
+    """Each table contains the accuracies from a single source. The table's tasks and models must be part of the
+    evaluation."""
 
     source: Text
-    """Where the accuracies were published, such as a paper's title or URL."""
+    """Source of the accuracies, such as a paper's title or URL."""
     tolerance: parsing.Share
-    """Maximum difference at which two accuracies count as equal. 0.05 means five percentage points."""
+    """Maximum difference between two accuracies that are considered equal. 0.05 means five percentage points."""
     num_examples: Positive | None = None
     """Number of distinct questions per task that each accuracy is based on. If omitted, the accuracies are treated as
     exact."""
@@ -239,7 +244,7 @@ class PublishedTable(Section):
     """Published accuracies, by task or by a name of your choice."""
 
 
-_BY_NAME = named("{name: b, num_examples: 20}", "give the second one a label: {name: LABEL, task: NAME}")
+_BY_NAME = named("{name: b, num_examples: 20}", "give the second entry a label: {name: LABEL, task: NAME}")
 
 
 def _without_categories(tasks: Any) -> Any:
@@ -271,8 +276,8 @@ class EvalConfig(Section):
     }
     mistaken: ClassVar = {
         "training": "this is a training config: use rg-env train",
-        "categories": "this is a config for Reasoning Gym's own evaluation: configs/eval/paper_tables.yaml and "
-        "paper_inter.yaml contain the paper's evaluations",
+        "categories": "this is a config for Reasoning Gym's own evaluation: use configs/eval/paper_tables.yaml or "
+        "configs/eval/paper_inter.yaml, which contain the paper's evaluations",
     }
 
     imports: list[Text] = Field(default_factory=list)
@@ -280,40 +285,41 @@ class EvalConfig(Section):
     models: Annotated[dict[str, EvalModel], Field(min_length=1)]
     """Models to evaluate."""
     tasks: dict[str, EvalTask] = Field(default_factory=dict)
-    """Tasks to evaluate on. The name of a category selects all of its tasks. Default: no tasks if there are external
-    benchmarks or `data`. Otherwise, the evaluation tasks and data from a model's training run are used, with the run's
-    number of questions and sampling settings."""
+    """Tasks to evaluate on. The name of a category selects all of its tasks. If omitted, and neither `data` nor
+    `external.tasks` is set, the evaluation tasks and data from a model's training run are used, with the run's number
+    of questions and sampling settings."""
     data: DataConfig | None = None
     """Your own questions and answers, in addition to tasks or instead of them. As in training, `eval_seed` determines
     which `num_examples` rows are selected. Rows that a checkpoint was trained on are skipped for that checkpoint."""
     num_examples: Positive = 100
     """Number of distinct questions for each task and for `data`. A task can set its own `num_examples`."""
     rollouts_per_example: Positive = 1
-    """Number of sampled answers per question. If it is above 1, pass@k is reported."""
+    """Number of sampled answers per question. With more than one answer per question, pass@k is reported."""
     greedy: bool = False
     """Whether to also generate one greedy answer per question."""
     eval_seed: parsing.Seed = 0
     """Seed that determines the questions, including the rows selected from `data`. Default: the seed from a model's
     training run if there is one, otherwise 0."""
     split_by: SplitBy = "problem"
-    """Rule that assigns questions to the evaluation split, like `splits.by` in training. Default: the rule used in a
-    model's training run. Problems (or questions) that a checkpoint was trained on are skipped for that checkpoint, and
-    their number is reported."""
+    """Rule that assigns questions to the evaluation split, like `splits.by` in training. Default: the rule from a
+    model's training run if there is one, otherwise "problem". Depending on the rule, problems or questions that a
+    checkpoint was trained on are skipped for that checkpoint, and the number of skipped questions is reported."""
     seed: parsing.Seed = 0
-    """Sampling seed for models served by the embedded engine. Default: the seed from a model's training run."""
+    """Sampling seed for models served by the embedded engine. Default: the seed from a model's training run if there is
+    one, otherwise 0."""
     grading: Literal["hardened", "partial", "upstream"] = "hardened"
-    """How answers to tasks are graded, as in training. Default: the setting from a model's training run if there is
+    """Grading mode for answers to tasks, as in training. Default: the setting from a model's training run if there is
     one, otherwise "hardened"."""
     prompt: parsing.PromptConfig = parsing.PromptConfig()
     rewards: parsing.Rewards = Field(default_factory=parsing.default_rewards)
-    """Rewards by name. The reported reward is their weighted sum."""
+    """Rewards by name. The reported reward is the weighted sum of these rewards."""
     sampling: SamplingConfig = SamplingConfig()
     external: ExternalConfig = ExternalConfig()
     requests: RequestsConfig = RequestsConfig()
     serving: ServingConfig = ServingConfig()
     output: EvalOutputConfig = EvalOutputConfig()
     published: dict[str, PublishedTable] = Field(default_factory=dict)
-    """Published accuracies to compare with, by table name."""
+    """Published accuracies to compare the results with, by table name."""
 
     _tasks_named = field_validator("tasks", mode="before")(lambda value: _without_categories(_BY_NAME(value)))
 
@@ -337,8 +343,8 @@ class EvalConfig(Section):
         return value
 
     def gym(self, name: str) -> dict[str, Any]:
-        """A task in the form that `Mixture.parse` accepts. If the tiny policy is evaluated, tasks default to the
-        problem sizes that it was designed for."""
+        """Return the task `name` in the form that `Mixture.parse` accepts. If the tiny policy is evaluated, tasks
+        default to the problem sizes that it was designed for."""
         entry = self.tasks[name]
         options = entry.model_dump(exclude={"task", "num_examples", "sampling"})
         task = entry.task or name
@@ -357,16 +363,16 @@ class EvalConfig(Section):
         return [*self.tasks, *([self.data_name] if self.data_name else [])]
 
     def count(self, name: str) -> int:
-        """Number of questions for the task `name`, or the maximum number for `data`."""
+        """Return the number of questions for the task `name`, or the maximum number for `data`."""
         return (name in self.tasks and self.tasks[name].num_examples) or self.num_examples
 
     def sampling_of(self, name: str) -> SamplingConfig:
-        """Sampling settings of the task `name`."""
+        """Return the sampling settings for the task `name`."""
         own = self.tasks[name].sampling.model_dump(exclude_none=True) if name in self.tasks else {}
         return self.sampling.model_copy(update=own)
 
     def plan(self) -> list[str]:
-        """Lines that describe the models, the tasks and the number of calls."""
+        """Return lines that describe the models, the tasks and the number of calls."""
         counts = {name: self.count(name) for name in self.names}
         times = self.rollouts_per_example + self.greedy
         tokens = sum(n * times * self.sampling_of(name).max_tokens for name, n in counts.items()) * len(self.models)
@@ -376,12 +382,12 @@ class EvalConfig(Section):
             "models": ", ".join(self.models),
             "tasks": ", ".join(f"{name} ({counts[name]})" for name in self.tasks),
             "data": self.data and f"{self.data.path} (up to {counted(self.num_examples, 'question')})",
-            "answers": counts and f"{draws} for each question; grading {self.grading}",
+            "answers": counts and f"{draws} per question; grading mode: {self.grading}",
             "calls": counts
-            and f"{len(self.models) * sum(counts.values()) * times:,}, with up to {tokens:,} tokens of answers",
+            and f"{len(self.models) * sum(counts.values()) * times:,}, with up to {tokens:,} answer tokens",
             "external": external
-            and f"{', '.join(external)}{f', the first {first} of each task' if first else ''}, "
-            "in addition to these calls",
+            and f"{', '.join(external)}{f' (examples per task: {first})' if first else ''}; "
+            "calls for benchmarks are not included above",
         }
         return [f"{label:<12}{text}" for label, text in lines.items() if text]
 
@@ -396,7 +402,7 @@ def load_eval_config(file: str | Path, overrides: Sequence[str] = ()) -> EvalCon
 
     Raises:
         InputError: a file cannot be read.
-        ConfigError: keys, types, ranges, names or combinations are invalid. All of them are reported at once.
+        ConfigError: keys, types, ranges, names or combinations are invalid. All errors are reported at once.
     """
     document, file_alone = read_config(file, overrides), read_config(file)
     _take_held_out(file_alone)
@@ -405,13 +411,13 @@ def load_eval_config(file: str | Path, overrides: Sequence[str] = ()) -> EvalCon
 
 
 def eval_config_of(overrides: Sequence[str]) -> EvalConfig:
-    """Make a config from overrides alone (`section.key=value`). Raises the same errors as `load_eval_config`."""
+    """Create a config from overrides alone (`section.key=value`). Raises the same errors as `load_eval_config`."""
     return checked_eval_config(overridden(Document({}, Path(COMMAND_LINE)), overrides))
 
 
 def checked_eval_config(document: Document, file_alone: Document | None = None) -> EvalConfig:
-    """Make a config from `document`. `file_alone` is the document without the command line's overrides. Raises the same
-    errors as `load_eval_config`."""
+    """Create a config from `document`. `file_alone` is the document without the command line's overrides. Raises the
+    same errors as `load_eval_config`."""
     _take_held_out(document)
     config = parse_config(document, EvalConfig, _names)
     found = [problem for check in (_names, _models, _sampling, _external) for problem in check(config)]
@@ -429,12 +435,12 @@ def _by_name(tasks: Any) -> dict[str, Any]:
 
 
 def _take_held_out(document: Document) -> None:
-    """Treat tasks under `evaluation` like tasks under `tasks`. Files of held-out tasks for training use
-    `evaluation`."""
+    """Treat tasks under `evaluation` like tasks under `tasks`. Files that define held-out tasks for training list them
+    under `evaluation`."""
     held_out = document.get(("evaluation",))
     if not isinstance(held_out, dict) or [*held_out] != ["tasks"]:
         return
-    with contextlib.suppress(ValueError):  # reported by the schema
+    with contextlib.suppress(ValueError):  # the schema reports invalid tasks
         tasks, own = _by_name(held_out["tasks"]), _by_name(document.get(("tasks",)))
         del document.values["evaluation"]
         if not _replaced(document, "tasks"):
@@ -444,14 +450,14 @@ def _take_held_out(document: Document) -> None:
 
 
 def _select(document: Document, tasks: Any) -> None:
-    """Give tasks named on the command line the options that they have in the config file's `tasks`. A category selects
+    """Apply the options in the config file's `tasks` to the tasks named on the command line. A category name selects
     the file's tasks in that category, if there are any."""
     names = document.get(("tasks",))
     names = [names] if isinstance(names, str) else names
     if not _replaced(document, "tasks") or not isinstance(names, list) or not all(isinstance(n, str) for n in names):
         return
     selected: dict[str, Any] = {}
-    with contextlib.suppress(ValueError):  # reported by the schema
+    with contextlib.suppress(ValueError):  # the schema reports invalid tasks
         entries = _by_name(tasks)
         for name in names:
             of_category = {label: entry for label, entry in entries.items() if _category(label, entry) == name}
@@ -460,7 +466,7 @@ def _select(document: Document, tasks: Any) -> None:
 
 
 def _replaced(document: Document, section: str) -> bool:
-    """Whether the command line sets `section` as a whole."""
+    """Whether the command line replaces the entire `section`."""
     return document.origins.get((section,)) == COMMAND_LINE
 
 
@@ -470,7 +476,7 @@ def _category(label: str, entry: Any) -> str | None:
 
 
 def _without_unmeasured(config: EvalConfig) -> EvalConfig:
-    """The config without published accuracies for tasks or models that the command line leaves out."""
+    """Return the config without published accuracies for tasks or models that are not evaluated."""
     published = {}
     for name, table in config.published.items():
         rows = {}
@@ -484,7 +490,7 @@ def _without_unmeasured(config: EvalConfig) -> EvalConfig:
 
 
 def _known(file_alone: Document) -> tuple[set[str], set[str]]:
-    """Names of the models and names of the tasks in a config file, including entries that it sets to null."""
+    """Return the names of the models and the names of the tasks in a config file, including entries set to null."""
     models, tasks = ({path[1] for path in file_alone.nulls if path[:-1] == (key,)} for key in ("models", "tasks"))
     given = {key: value for key in ("models", "tasks", "data") if (value := file_alone.get((key,))) is not None}
     with contextlib.suppress(ConfigError):  # an invalid section is allowed here: the command line may replace it
@@ -494,7 +500,7 @@ def _known(file_alone: Document) -> tuple[set[str], set[str]]:
 
 
 def _names(config: EvalConfig) -> Iterator[Problem]:
-    """Check for unknown names and options, after importing the user's code."""
+    """Import the user's code, then check the tasks, the rewards and the path of the user's data."""
     failed = [*parsing.problem_of(("imports",), lambda: import_user_code(config.imports))]
     yield from failed or (*_tasks(config), *_rewards(config))
     if config.data is not None:
@@ -506,26 +512,28 @@ def _models(config: EvalConfig) -> Iterator[Problem]:
         path = ("models", name)
         if not _NAME.fullmatch(name):
             yield Problem(
-                path, "a name has at most 120 characters, without line breaks, backslashes, or a leading space or slash"
+                path, "must have at most 120 characters, without line breaks, backslashes, or a leading space or slash"
             )
         if model.url is None and model.key_variable is not None:
-            yield Problem((*path, "key_variable"), "is only for endpoints: set url, or leave key_variable out")
+            yield Problem((*path, "key_variable"), "is only for endpoints: set url, or remove key_variable")
         if model.url is None and "@" in model.model and not os.path.exists(model.model):
             at = model.model.rpartition("@")[2]
-            yield Problem((*path, "model"), f"is not a folder; for an endpoint, pass the whole URL: NAME@http://{at}")
+            yield Problem(
+                (*path, "model"), f"is not a folder; for an endpoint, pass the complete URL: NAME@http://{at}"
+            )
         if model.url is not None and (problem := _url_problem(model.url)):
             yield Problem((*path, "url"), problem, secret=problem == SECRET)
 
 
 def path_problems(models: Iterable[EvalModel]) -> Iterator[str]:
-    """The reasons why models on this machine cannot be loaded from their paths."""
+    """Yield the reasons why models on this machine cannot be loaded from their paths."""
     for model in models:
         if not model.url and model.model != TINY and (problem := model_path_problem(model.model, adapters=True)):
             yield problem
 
 
 def _tasks(config: EvalConfig) -> Iterator[Problem]:
-    reserved = {_ALL_TASKS: "the files about all tasks", config.data_name or "": "the data"}
+    reserved = {_ALL_TASKS: "the files that cover all tasks", config.data_name or "": "the data"}
     for name, entry in config.tasks.items():
         if config.count(name) * config.rollouts_per_example > _MOST_ANSWERS:
             message = f"has more than {_MOST_ANSWERS:,} answers: lower num_examples or rollouts_per_example"
@@ -546,21 +554,21 @@ def _sampling(config: EvalConfig) -> Iterator[Problem]:
         if config.rollouts_per_example > 1:
             yield Problem(
                 ("rollouts_per_example",),
-                "with temperature 0, all answers are the same: use 1, or a higher temperature",
+                "with temperature 0, all answers are the same: set this key to 1, or raise the temperature",
             )
         if config.greedy:
             yield Problem(("greedy",), "temperature 0 is already greedy: turn greedy off")
     gpus = config.serving.gpus
     if gpus is not None and (not gpus or len(set(gpus)) < len(gpus)):
-        yield Problem(("serving", "gpus"), "is empty, or names a GPU twice")
+        yield Problem(("serving", "gpus"), "must list at least one GPU, and no GPU twice")
 
 
 def _external(config: EvalConfig) -> Iterator[Problem]:
     external = config.external
     if not config.names and not external.tasks and not any(run_of(each.model) for each in config.models.values()):
         found = [Problem(("models",), problem) for problem in path_problems(config.models.values())]
-        required = Problem(("tasks",), "is required; list at least one, or set data or external.tasks (only a training "
-                      "run's own checkpoint has a default, which is the run's tasks)")  # fmt: skip
+        required = Problem(("tasks",), "is required: list at least one task, or set data or external.tasks (only "
+                      "checkpoints of a training run have a default, which is the run's tasks)")  # fmt: skip
         yield from found or [required]
     if len(set(external.tasks)) < len(external.tasks):
         yield Problem(("external", "tasks"), "names a task twice")
@@ -570,7 +578,7 @@ def _external(config: EvalConfig) -> Iterator[Problem]:
 
 def _published(config: EvalConfig, document: Document, file_alone: Document) -> Iterator[Problem]:
     """Check for published accuracies that refer to unknown tasks or models. Tasks and models that are in the config
-    file but left out by the command line are allowed, unless the accuracies themselves are from the command line."""
+    file but excluded by the command line are allowed, unless the command line itself sets the accuracies."""
     known_models, known_tasks = _known(file_alone)
     for table, each in config.published.items():
         for row, figures in each.rows.items():
@@ -579,7 +587,7 @@ def _published(config: EvalConfig, document: Document, file_alone: Document) -> 
             for name in figures.names(row):
                 if name not in config.names and (given or name not in known_tasks):
                     where = path if figures.tasks is None else (*path, "tasks")
-                    message = f"{unknown_name('task', name, config.names)}; rows must consist of evaluated tasks"
+                    message = f"{unknown_name('task', name, config.names)}; rows can include only evaluated tasks"
                     yield Problem(where, message)
             if figures.tasks and len(set(figures.tasks)) < len(figures.tasks):
                 yield Problem((*path, "tasks"), "names a task twice")

@@ -1,15 +1,15 @@
 """External benchmarks: tasks from lm-evaluation-harness, sent to the models in the same way as rg_env's own tasks.
 
     with Harness(config, folder) as harness:
-        benchmarks = harness.prepare()                # lm-eval's requests, which do not need a model
+        benchmarks = harness.prepare()                # prepares lm-eval's requests, without a model
         ...                                           # `runner.ask_all` sends them to the models
         results = [harness.score(each) for each in benchmarks]
 
-lm-eval prepares the requests and grades the answers in its own process (`lm_eval_process`). It does not call models,
-because its client for chat endpoints sends stop sequences and seeds that some servers reject, ends the evaluation at
-the first call that fails permanently, and cannot resume. Instead, rg_env calls the models, with the same retries and
-API keys as for its own tasks, and appends each answer to `external/answers.jsonl` immediately. lm-eval then truncates
-the answers at the task's stop sequences.
+lm-eval prepares the requests and grades the answers in its own process (`lm_eval_process`). lm-eval does not call the
+models, because its client for chat endpoints sends stop sequences and seeds that some servers reject, ends the
+evaluation at the first call that fails permanently, and cannot resume. Instead, rg_env calls the models, with the same
+retries and API keys as for its own tasks, and appends each answer to `external/answers.jsonl` immediately. lm-eval then
+truncates the answers at the task's stop sequences.
 """
 
 import math
@@ -40,12 +40,12 @@ FOLDER = "external"
 LOG, REQUESTS = f"{FOLDER}/lm_eval.log", f"{FOLDER}/requests.jsonl"
 _SHIPPED = Path("configs") / "lm_eval"
 _SCORING_S = 600.0
-"""Time limit for grading one model's answers, in seconds. It is extended by the same amount for every 1,000 answers. A
-limit is needed because simplifying a mathematical answer might never finish."""
+"""Base time limit for grading one model's answers, in seconds. The limit grows by the same amount for every 1,000
+answers. A limit is needed because simplifying a mathematical answer might never finish."""
 
 
 _SIMILAR = {"gsm8k_cot_rg": "gsm8k_rg", "llama_math": "math_rg", "llama_math_algebra": "math_rg"}
-"""Tasks from the Reasoning Gym paper that lm-eval does not have, each with a similar task that has a different
+"""Tasks from the Reasoning Gym paper that lm-eval does not include, each mapped to a similar task with a different
 prompt."""
 _NAMED = re.compile(r"""^["']?(?:task|group)["']?[ ]*:[ ]*["']?([^\s"'#]+)""", re.MULTILINE)
 
@@ -72,7 +72,7 @@ def check_tasks(config: EvalConfig) -> dict[str, str]:
         if name in known or any(mention.search(_text(file)) for file in files):
             continue
         near = _SIMILAR.get(name) or " or ".join(nearest(name, known))
-        hint = f"did you mean {near}?" if near else "`lm-eval ls tasks` lists those of lm-eval"
+        hint = f"did you mean {near}?" if near else "`lm-eval ls tasks` lists lm-eval's tasks"
         where = " and ".join([f"lm-eval {version('lm_eval')}", *map(str, own)])
         raise InputError(f"external.tasks: there is no task {name!r} in {where}; {hint}")
     return folders
@@ -80,7 +80,7 @@ def check_tasks(config: EvalConfig) -> dict[str, str]:
 
 @cache
 def _task_folders(root: Path) -> dict[str, str]:
-    """Folder of each task and group defined in the task files under `root`."""
+    """Return the folder of each task and group defined in the task files under `root`."""
     found: dict[str, str] = {}
     for file in sorted(root.rglob("*.yaml")):
         for name in _NAMED.findall(_text(file)):
@@ -106,23 +106,24 @@ class Benchmark(Work):
         self.system_prompt, self._requests = system_prompt, requests
 
     def request(self, key: str) -> Request:
-        """lm-eval's request."""
+        """Return lm-eval's request for `key`."""
         return self._requests[key]
 
     def key(self, record: Record) -> Any:
-        """The key of the request that a record answers."""
+        """Return the key of the request that `record` answers."""
         return record["key"]
 
     def records(self, replies: Mapping[Any, Reply], rollouts: Mapping[Any, Rollout]) -> Iterator[Record]:
-        """The replies' records. lm-eval grades the answers at the end."""
+        """Yield a record for each reply. Records do not contain scores, because lm-eval grades the answers at the
+        end."""
         for key, reply in replies.items():
             usage = {"completion_tokens": reply.completion_tokens, "truncated": reply.truncated}
             yield {"benchmark": self.label, "key": key, "text": reply.text, **usage}
 
 
 class Harness:
-    """lm-eval in its own process, which is stopped at the end of the `with` block. Its log, requests and results are
-    written to `folder`/external. Raises the same errors as `check_tasks`."""
+    """lm-eval in its own process, which is stopped at the end of the `with` block. lm-eval's log, requests and results
+    are written to `folder`/external. Raises the same errors as `check_tasks`."""
 
     def __init__(self, config: EvalConfig, folder: Path):
         self._config, self._folder, self._known = config, folder, check_tasks(config)
@@ -156,7 +157,7 @@ class Harness:
             "include": [str(each) for each in include_folders(external.include)],
             "folders": self._known,
             "limit": external.num_examples,
-            # Models with the same system prompt get the same requests.
+            # Models with the same system prompt share their requests.
             "system_prompts": list(dict.fromkeys(model.system_prompt for model in models.values())),
             "descriptions": self._descriptions(),
         }
@@ -177,8 +178,8 @@ class Harness:
         ]
 
     def _descriptions(self) -> dict[str, str]:
-        """The configured prompt for each benchmark that rg_env ships. Empty if no prompt is configured. In that case,
-        the benchmarks use the prompt from the Reasoning Gym paper's training runs."""
+        """Return the configured prompt for each benchmark that rg_env ships. If no prompt is configured, return an
+        empty mapping, so that the benchmarks use the prompt from the Reasoning Gym paper's training runs."""
         prompt = self._config.prompt
         if "system_prompt" not in prompt.model_fields_set:
             return {}
@@ -186,10 +187,10 @@ class Harness:
         return {file.stem: text for file in include_folders(None)[0].glob("*.yaml")}
 
     def score(self, benchmark: Benchmark) -> ExternalResult:
-        """Grade the answers.
+        """Grade the answers to `benchmark`.
 
         Raises:
-            RGEnvError: lm-eval failed, or took too long.
+            RGEnvError: lm-eval failed or exceeded the time limit.
         """
         # If several model names would result in the same file name, the model's index is added.
         names = [file_part(name) for name in self._config.models]
@@ -229,7 +230,7 @@ class Harness:
             self._process.send(call, deadline)
             reply: dict[str, Any] = self._process.receive(deadline)
         except TimeoutError:
-            raise RGEnvError(f"lm-eval was stopped, because grading took longer than {wall_s:.0f} s") from None
+            raise RGEnvError(f"lm-eval was stopped because grading took longer than {wall_s:.0f} s") from None
         except ProcessEndedError as error:
             log = self._folder / LOG
             lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if log.exists() else []
@@ -245,7 +246,7 @@ class _Refused(Exception):
 
 
 def sampling_of(config: EvalConfig, of_task: dict[str, Any]) -> Sampling:
-    """The task's own sampling settings, overridden by those in the config. The default is greedy decoding."""
+    """Return the task's own sampling settings, overridden by those in the config. The default is greedy decoding."""
     external = config.external
     lengths = [of_task[each] for each in ("max_gen_toks", "max_tokens", "max_new_tokens") if each in of_task]
     temperature = 0.0 if of_task.get("do_sample") is False else of_task.get("temperature", 0.0)
@@ -257,9 +258,10 @@ def sampling_of(config: EvalConfig, of_task: dict[str, Any]) -> Sampling:
 
 
 def include_folders(given: str | None) -> list[Path]:
-    """Folders of task files in addition to lm-eval's own: the folder that rg_env ships and, if given, `given`."""
+    """Return the folders of task files to use in addition to lm-eval's own: the folder that rg_env ships and, if set,
+    `given`."""
     package = Path(rg_env.__file__).parent
-    shipped = package / _SHIPPED  # where it is in a wheel
+    shipped = package / _SHIPPED  # location in a wheel
     if not shipped.is_dir():
-        shipped = package.parent / _SHIPPED  # where it is in a clone
+        shipped = package.parent / _SHIPPED  # location in a clone of the repository
     return [folder.absolute() for folder in (shipped, Path(given) if given else None) if folder is not None]

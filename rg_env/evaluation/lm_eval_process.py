@@ -8,11 +8,11 @@ The process exchanges JSON values with `external`, which calls the models. No ot
        and in `requests`, one line per request: {"benchmark", "system_prompt", "key", "chat": messages, "sampling"}
     {"benchmark": name, "system_prompt": text | null, "answers": {key: text}, "output": file without suffix}
     -> {"scores": [{"task", "metric", "filter", "value", "stderr", "n", "num_fewshot", "version"}]}
-    -> {"error": one line} instead of either
+    -> {"error": one line} if either call fails
 
-lm-eval's evaluation runs twice. The first run is stopped when it calls the model. In the second run, that call returns
-the answers. This process does not have API keys and does not run code written by models (lm-eval rejects tasks that
-require it).
+lm-eval's evaluation runs twice. The first run is stopped when it calls the model. In the second run, calling the model
+returns the answers. This process does not have API keys and does not run code written by models (lm-eval rejects tasks
+that require such code).
 """
 
 import hashlib
@@ -35,7 +35,7 @@ from rg_env.core.child_main import ParentPipe
 from rg_env.core.text import reason_of
 
 _FEWSHOT_SEED = 1234
-"""lm-eval's own default."""
+"""Seed for selecting few-shot examples. This is lm-eval's default."""
 _SAMPLING = ("temperature", "top_p", "do_sample", "max_gen_toks", "max_tokens", "max_new_tokens")
 
 
@@ -48,11 +48,11 @@ class Refused(Exception):
 
 
 class _Requests(Exception):
-    """Raised to stop lm-eval's first run. It contains the requests from that run."""
+    """Exception that stops lm-eval's first run and contains the requests from that run."""
 
 
 class _Model(LM):
-    """Stand-in for any model. It returns the answers, or stops lm-eval if there are no answers yet."""
+    """Model stand-in that returns the given answers, or stops lm-eval if there are no answers yet."""
 
     tokenizer_name = "chat"
 
@@ -80,13 +80,13 @@ class _Model(LM):
 
     # These methods are abstract in `LM`, and `_load` rejects tasks that call them.
     def loglikelihood(self, requests: list[Any]) -> NoReturn:
-        raise Refused("chat endpoints report no likelihoods")
+        raise Refused("chat endpoints do not report likelihoods")
 
     loglikelihood_rolling = loglikelihood
 
 
 def main() -> None:
-    """Answer the parent's calls until the parent exits. Library output goes to the log."""
+    """Answer the parent's calls until the parent exits. Output from libraries is written to the log."""
     parent, loaded, limit = ParentPipe(), {}, None
     while True:
         call = parent.receive()
@@ -112,7 +112,7 @@ def load(names: list[str], include: list[str], folders: dict[str, str], descript
     loaded = {name: _load(manager, name) for name in names}
     for name in descriptions.keys() & loaded.keys():
         for task in loaded[name]["tasks"].values():
-            # The description may be a template.
+            # Prevent lm-eval from rendering the description as a template.
             task.set_config("description", f"{{% raw %}}{descriptions[name]}{{% endraw %}}")
     return loaded
 
@@ -124,7 +124,7 @@ def ask(loaded: Loaded, limit: int | None, system_prompts: list[str | None], fil
         for name, prompt in itertools.product(loaded, system_prompts):
             try:
                 _evaluate(loaded, limit, prompt, _Model(name))
-                raise Refused(f"{name} makes no requests")
+                raise Refused(f"{name} does not make any requests")
             except _Requests as made:
                 requests = made.args[0]
             except ValueError as error:  # lm-eval rejects tasks that run a model's code or need images
@@ -156,7 +156,7 @@ def _evaluate(loaded: Loaded, limit: int | None, prompt: str | None, model: _Mod
     for task in loaded[model.benchmark]["tasks"].values():
         if task.get_config("num_fewshot") is None:
             task.set_config("num_fewshot", 0)
-        task.set_fewshot_seed(_FEWSHOT_SEED)  # the same few-shot examples in both runs
+        task.set_fewshot_seed(_FEWSHOT_SEED)  # selects the same few-shot examples in both runs
     return lm_eval.evaluate(
         model,
         loaded[model.benchmark],
@@ -168,9 +168,9 @@ def _evaluate(loaded: Loaded, limit: int | None, prompt: str | None, model: _Mod
 
 
 def manager_for(names: list[str], include: list[str], folders: dict[str, str]) -> TaskManager:
-    """A `TaskManager` for the tasks and groups in `names`, and for the groups' tasks.
+    """Return a `TaskManager` for the tasks and groups in `names`, and for the groups' tasks.
 
-    It indexes only the folders it needs because indexing all 15,000 lm-eval files takes half a minute.
+    The manager indexes only the folders it needs, because indexing all 15,000 lm-eval files takes half a minute.
     """
     wanted = set(names)
     while True:
@@ -182,11 +182,11 @@ def manager_for(names: list[str], include: list[str], folders: dict[str, str]) -
             break
         wanted |= more
     complete = wanted <= {*manager.all_subtasks, *manager.all_groups}
-    return manager if complete else TaskManager(include_path=include)  # a name is a tag, which any file may contain
+    return manager if complete else TaskManager(include_path=include)  # a name may be a tag, which any file can define
 
 
 def _parts(entry: Any) -> set[str]:
-    """Names of a group's tasks."""
+    """Return the names of a group's tasks."""
     listed = (entry.cfg or {}).get("task")
     listed = listed if isinstance(listed, list) else []
     found = {part if isinstance(part, str) else part.get("task", part.get("group")) for part in listed}
@@ -206,13 +206,13 @@ def _load(manager: TaskManager, name: str) -> dict[str, Any]:
         if task.OUTPUT_TYPE != "generate_until":
             raise Refused(
                 f"{name} is scored by the likelihood of given answers ({task.OUTPUT_TYPE}), which chat endpoints do "
-                "not report: use a task whose answers are generated"
+                "not report: use a task that has models generate answers"
             )
     return loaded
 
 
 def _scores(benchmark: str, results: dict[str, Any]) -> list[dict[str, Any]]:
-    """Scores in lm-eval's results, starting with those of the whole benchmark."""
+    """Return the scores in lm-eval's results, starting with those for the entire benchmark."""
     found = []
     for task in sorted(results["results"], key=lambda name: name != benchmark):
         metrics = results["results"][task]

@@ -5,9 +5,10 @@
     async with serving("outputs/RUN/checkpoint-25", "0", folder, config) as (url, name): ...  # for use with `endpoint`
     async with embedded("tiny", config) as model: model.replies(requests)
 
-Calls to endpoints are retried with exponential backoff after temporary errors (429, 5xx), timeouts, broken connections
-and malformed replies. Permanent errors are not retried. An overlong prompt makes only its own call fail, whereas a
-wrong key or an unknown model makes all calls fail. Replies are validated, and the endpoint's API key is masked in them.
+Calls to endpoints are retried with exponential backoff after temporary HTTP errors (such as 429 and 5xx), timeouts,
+broken connections and malformed replies. Permanent errors are not retried. An overlong prompt causes only its own call
+to fail, whereas a wrong key or an unknown model causes all calls to fail. Replies are validated, and the endpoint's API
+key is masked in them.
 """
 
 import asyncio
@@ -46,12 +47,12 @@ _LONGEST_PAUSE_S = 60.0
 _FOR_NOW = (408, 409, 425, 429)
 _FOR_ALL = (401, 402, 403, 404, 405)
 _SHORTEST_KEY = 8
-"""Minimum length of a secret key. Shorter ones are placeholders such as "none"."""
+"""Minimum length of a secret key. Shorter keys are treated as placeholders, such as "none"."""
 _MOST_TOKENS = 2**40
 """Maximum plausible number of tokens. Larger numbers in replies are ignored."""
 _GRACE_S = 15.0
 _LORA_RANKS = (16, 32, 64, 128, 256, 320, 512)
-"""Values that vLLM's `--max-lora-rank` accepts, starting with its default."""
+"""Values that vLLM's `--max-lora-rank` accepts, starting with the default."""
 
 
 class EndpointFailed(ServerError):
@@ -71,12 +72,12 @@ class Endpoint:
     key: str
     ssl: ssl.SSLContext
     folds: bool
-    """Whether to merge system messages into the first user message. This is necessary if the chat template does not
+    """Whether to merge system messages into the first user message. Merging is necessary if the chat template does not
     support system messages."""
 
     def client(self) -> httpx.AsyncClient:
-        """A new HTTP client for a series of calls. A client shared by concurrent calls would be slow, because its pool
-        checks all connections on every request."""
+        """Return a new HTTP client for a series of calls. A client shared by concurrent calls would be slow, because
+        its connection pool checks all connections on every request."""
         return httpx.AsyncClient(
             base_url=self.url,
             headers={"Authorization": f"Bearer {self.key}"} if self.key else {},
@@ -118,21 +119,21 @@ class Endpoint:
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 problem = f"no connection: {reason_of(error)}"
             except _Damaged as error:
-                problem = f"no chat completion came back: {error}"
+                problem = f"invalid chat completion: {error}"
             if number < tries:
                 await asyncio.sleep(pause * (0.75 + random.random() / 2))  # the random factor spreads out the retries
         return Reply(error=f"{problem} ({tries} tries)" if tries > 1 else problem)
 
     async def check_served(self) -> None:
         """Raise `InputError` if the server does not answer, rejects the API key, or provides a list of models that does
-        not include this one."""
+        not include this model."""
         try:
             async with self.client() as client:
                 response = await client.get("models", timeout=_LIST_TIMEOUT_S)
         except httpx.HTTPError as error:
             raise InputError(f"no server answers at {self.url}: {reason_of(error)}") from error
         if response.status_code == 401:
-            raise InputError(f"{self.url} rejects the key: HTTP 401")
+            raise InputError(f"{self.url} rejects the API key (HTTP 401)")
         try:
             names = [each["id"] for each in self._json(response)["data"] if isinstance(each["id"], str)]
         except (_Damaged, LookupError, TypeError):  # if the list is unusable, the first call reveals a wrong name
@@ -143,8 +144,8 @@ class Endpoint:
             raise InputError(f"{self.url} does not serve {self.served_name!r}: it serves {served}")
 
     def _json(self, response: httpx.Response) -> Any:
-        """The parsed JSON body, or None for an error response whose body is not JSON. The API key, which some endpoints
-        include in error messages, is masked."""
+        """Return the parsed JSON body, or None for an error response whose body is not JSON. The API key, which some
+        endpoints include in error messages, is masked."""
         text = response.text
         if len(self.key) >= _SHORTEST_KEY:
             text = text.replace(self.key, "***")
@@ -164,7 +165,7 @@ def _reply_in(value: Any) -> Reply:
     choices = value.get("choices") if isinstance(value, dict) else None
     if not isinstance(choices, list) or not choices:  # some services report errors with status 200
         error = _message_in(value)
-        raise _Damaged(f"the reply has no choice{f': {error}' if error else ''}")
+        raise _Damaged(f"the reply has no choices{f': {error}' if error else ''}")
     choice = choices[0] if isinstance(choices[0], dict) else {}
     message, finish = choice.get("message"), choice.get("finish_reason")
     if not isinstance(message, dict) or not isinstance(message.get("content"), str | None):
@@ -192,7 +193,7 @@ def _tokens(value: Any) -> int | None:
 
 
 def _message_in(value: Any) -> str:
-    """The error message in a response body, on one line, or "" if the body has none."""
+    """Return the error message in a response body, on one line, or "" if the body has none."""
     body = value if isinstance(value, dict) else {}
     error = body.get("error")
     messages = (error.get("message") if isinstance(error, dict) else error, body.get("message"), body.get("detail"))
@@ -200,7 +201,7 @@ def _message_in(value: Any) -> str:
 
 
 def _requested_pause(response: httpx.Response) -> float | None:
-    """Pause requested by the server, in seconds, or None if the server does not request one."""
+    """Return the pause requested by the server, in seconds, or None if the server does not request a pause."""
     text = response.headers.get("retry-after", "")
     return min(float(text), _LONGEST_PAUSE_S) if re.fullmatch(r"\d+(\.\d+)?", text) else None
 
@@ -210,8 +211,8 @@ def _is_here(url: str) -> bool:
 
 
 def key_of(model: EvalModel) -> str:
-    """The API key for an endpoint, from the environment. Empty for an endpoint on this machine if `key_variable` is not
-    set.
+    """Return the API key for an endpoint, from the environment. For an endpoint on this machine without a
+    `key_variable`, return an empty string.
 
     Raises:
         InputError: the key is missing or malformed.
@@ -222,14 +223,14 @@ def key_of(model: EvalModel) -> str:
     key = os.environ.get(variable, "")
     if not key:
         raise InputError(
-            f"{url}: the environment variable {variable} is not set: set it to the endpoint's key, or name another one "
-            "in key_variable"
+            f"{url}: the environment variable {variable} is not set: set it to the endpoint's key, or name another "
+            "variable in key_variable"
         )
-    # Checked here because httpx's error would contain the key.
+    # The key is checked here because an error from httpx would contain it.
     if not (key.isascii() and key.isprintable() and key == key.strip()):
         raise InputError(
-            f"{url}: the key in {variable} has spaces around it, a line break or invalid characters: set the variable "
-            "to the bare key"
+            f"{url}: the key in {variable} has surrounding spaces, a line break or invalid characters: set the "
+            "variable to the key alone"
         )
     return key
 
@@ -258,7 +259,7 @@ class LocalModel:
     encoder: PromptEncoder
 
     def replies(self, requests: Sequence[Request]) -> Iterator[list[tuple[int, Reply]]]:
-        """Yield batches of (request index, reply).
+        """Yield batches of (request index, reply) pairs.
 
         The engine would form the same batches if it received all requests at once, so batching here does not change the
         answers. Errors raised by the engine are propagated.
@@ -272,7 +273,7 @@ class LocalModel:
                 yield [(number, Reply(error=reason))]
                 continue
             if len(ids) + (sampling.max_tokens or 1) > self.engine.max_context:
-                reason = f"{len(ids)} prompt tokens and max_tokens={sampling.max_tokens} exceed the context"
+                reason = f"{len(ids)} prompt tokens and max_tokens={sampling.max_tokens} exceed the context length"
                 yield [(number, Reply(error=reason))]
                 continue
             by_sampling.setdefault(sampling, []).append((ids, number))
@@ -303,10 +304,10 @@ class LocalModel:
         longest = max((len(self.encoder(prompt)) for prompt in prompts), default=0)
         if (room := self.engine.max_context - longest) < (max_tokens or 1):
             fix = f"max_tokens={max_tokens} does not fit: lower it to at most {room}, or choose an easier task"
-            fix = fix if room > 0 else "leave the task out, or choose an easier level or another model"
+            fix = fix if room > 0 else "remove the task, or choose an easier level or another model"
             raise InputError(
-                f"{self.name} has a context of {self.engine.max_context} tokens, and a prompt of {label} takes "
-                f"{longest}: {fix}"
+                f"{self.name} has a context of {self.engine.max_context} tokens, and the longest prompt from {label} "
+                f"has {longest}; {fix}"
             )
 
 
@@ -343,7 +344,8 @@ def require_torch() -> None:
 
 
 def base_model(name: str) -> str | None:
-    """The base model for the LoRA adapters in the folder `name`, or None if the folder does not contain adapters.
+    """Return the base model for the LoRA adapters in the folder `name`, or None if the folder does not contain
+    adapters.
 
     Raises:
         InputError: the adapters do not name their base model.
@@ -374,8 +376,8 @@ def folds_system(name: str) -> bool:
 
 
 def local_engine(config: EvalConfig) -> Literal["embedded", "vllm"]:
-    """Engine for models without a URL. "auto" means vLLM if it is installed and there is a GPU, and the embedded engine
-    otherwise."""
+    """Return the engine for models without a URL. "auto" means vLLM if it is installed and there is a GPU, and the
+    embedded engine otherwise."""
     if config.serving.kind != "auto":
         return config.serving.kind
     machine = Machine.here()
@@ -390,7 +392,7 @@ async def serving(name: str, gpu: str | None, folder: Path, config: EvalConfig) 
     LoRA adapters are served with their base model.
 
     Raises:
-        ServerError: the server does not start. Its log is in `folder`.
+        ServerError: the server does not start. The server's log is in `folder`.
         MissingExtraError: vLLM is not installed.
     """
     Machine.here().check_installed()
@@ -402,13 +404,13 @@ async def serving(name: str, gpu: str | None, folder: Path, config: EvalConfig) 
         try:
             await asyncio.to_thread(VllmServer(HOST, port).wait, limit, lambda: group.code is None)
         except ServerError as error:
-            what = f"is not ready after {limit:g} s (serving.start_timeout_s)"
+            what = f"was not ready after {limit:g} s (serving.start_timeout_s)"
             if group.code is not None:
                 what = f"exited with code {group.code} ({' '.join(group.last_lines(1))[:200]})"
             raise ServerError(f"vLLM for {name} {what}: see {log}") from error
         yield f"http://{HOST}:{port}/v1", served
     finally:
-        # Called without a thread so that Ctrl-C cannot interrupt it.
+        # Do not call `end` in a thread, so that Ctrl-C cannot interrupt it.
         group.end(lambda: _GRACE_S)
 
 
@@ -427,7 +429,7 @@ def _command(name: str, gpu: str | None, port: int, config: EvalConfig) -> tuple
 
 
 def _rank_bound(folder: str) -> int:
-    """The value of `--max-lora-rank` to use for the adapters in `folder`."""
+    """Return the value of `--max-lora-rank` to use for the adapters in `folder`."""
     config = json.loads((Path(folder) / "adapter_config.json").read_text(encoding="utf-8"))
     rank = max([config.get("r") or 0, *(config.get("rank_pattern") or {}).values()])
     return next((bound for bound in _LORA_RANKS if bound >= rank), _LORA_RANKS[-1])

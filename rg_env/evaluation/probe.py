@@ -5,8 +5,8 @@
 
 GRPO learns from groups with both right and wrong answers ("groups that teach"). A task that is always or never solved
 does not have such groups. If a constant answer is right just as often as the model's answers, the model may learn to
-give only that answer. The level to start with is the one with the most groups that teach, among the levels whose solve
-rate is 10 to 80% and above the accuracy of the best constant answer.
+give only that answer. The level to start with is the level with the most groups that teach. Only levels with a solve
+rate of 10% to 80%, and above the accuracy of the best constant answer, are considered.
 """
 
 import asyncio
@@ -28,27 +28,28 @@ from rg_env.inference.protocol import Sampling
 
 Verdict = Literal["too few", "too hard", "trainable", "too easy", "guessable"]
 LEAST_QUESTIONS = 16
-"""Minimum number of questions for a verdict. If ten of ten questions are unsolved, the true solve rate may still be up
+"""Minimum number of questions for a verdict. If all of ten questions are unsolved, the true solve rate may still be up
 to 28%."""
 SOLVED = (0.1, 0.8)
 """Lower and upper bounds on the fraction of right answers at trainable levels."""
 LEAST_INFORMATIVE = 0.15
-"""Minimum fraction of groups with right and wrong answers. Below it, most rollouts do not provide a learning signal."""
+"""Minimum fraction of groups with right and wrong answers. Below this fraction, most rollouts do not provide a learning
+signal."""
 FLOOR = 0.2
-"""If a constant answer's accuracy is above this, a policy might learn that answer."""
+"""Minimum accuracy of a constant answer at which a policy might learn to give only that answer."""
 _LABEL = "-level"
 _MAX_TOKENS = 1024
 _ABOUT = (
-    "Groups that teach are questions with both right and wrong answers, and rollouts for one are the rollouts per such "
-    "group. Cut off is the share of answers cut off by the token limit, and answered is the share in the required "
-    "form. Constant is the accuracy of the best constant answer to the task. Trainable levels are solved 10 to 80% of "
-    "the time, and more often than by a constant answer."
+    "'groups that teach' is the share of questions with both right and wrong answers, and 'rollouts for one' is the "
+    "number of rollouts per such question. 'cut off' is the share of answers cut off by the token limit, and "
+    "'answered' is the share of answers in the required form. 'constant' is the accuracy of the best constant answer "
+    "to the task. At trainable levels, the model solves 10% to 80% of the questions, and more than a constant answer."
 )
 
 
 @dataclass(frozen=True)
 class Probed:
-    """One task at one level."""
+    """Metrics and verdict for one task at one level."""
 
     task: str
     level: int | None
@@ -70,11 +71,12 @@ class Probed:
 
 
 def labels(tasks: Iterable[str], levels: Sequence[int]) -> dict[str, dict[str, Any]]:
-    """Entries for `tasks` in an evaluation config, one for each task at each of the `levels` that it has.
+    """Return entries for `tasks` in an evaluation config, one for each task at each of the `levels` that the task
+    supports.
 
     Raises:
         UnknownNameError: a task is unknown.
-        InputError: a task has levels, but none of those in `levels`.
+        InputError: a task has levels, but does not support any level in `levels`.
     """
     table = load_table()
     found: dict[str, dict[str, Any]] = {}
@@ -87,7 +89,7 @@ def labels(tasks: Iterable[str], levels: Sequence[int]) -> dict[str, dict[str, A
             found |= {f"{task}{_LABEL}{level}": {"task": task, "level": level} for level in usable}
         else:
             given, has = (", ".join(map(str, each)) for each in (levels, working_levels(task)))
-            remedy = f"choose --levels from {has}" if has else "leave the task out"
+            remedy = f"choose --levels from {has}" if has else "remove the task"
             raise InputError(f"{task} cannot be generated at any of the given levels ({given}): {remedy}")
     return found
 
@@ -97,7 +99,7 @@ def fitted(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
     task.
 
     The token limit defaults to 1024 or, for a local model, to half the context length if that is less. If the model is
-    an endpoint, the longest prompt of each task is sent once, to see whether it is accepted.
+    an endpoint, the longest prompt of each task is sent once, to check whether the endpoint accepts that prompt.
 
     Raises:
         InputError: the model cannot be loaded, an endpoint does not answer, or no task fits.
@@ -116,7 +118,7 @@ def fitted(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
         limit = config.sampling.max_tokens
         longest = {name: max(len(encoder(prompt)) for prompt in each) for name, each in prompts.items()}
         reasons = {
-            name: f"a prompt of {tokens} tokens and {limit} new ones exceed the context of {context}"
+            name: f"a prompt of {tokens} tokens and {limit} new tokens exceed the context length of {context}"
             for name, tokens in longest.items()
             if tokens + limit > context
         }
@@ -132,7 +134,7 @@ def _length(prompt: Any) -> int:
 
 
 def _context(model: str) -> tuple[int, Callable[[Any], list[int]]]:
-    """Context length of a local model in tokens, and its prompt encoder."""
+    """Return a local model's context length in tokens, and its prompt encoder."""
     require_torch()
     from rg_env.inference.models import describe_model
     from rg_env.inference.protocol import PromptEncoder
@@ -143,7 +145,7 @@ def _context(model: str) -> tuple[int, Callable[[Any], list[int]]]:
 
 
 async def _refusals(config: EvalConfig, prompts: Mapping[str, Any]) -> dict[str, str]:
-    """Reasons why an endpoint rejects a prompt, by task."""
+    """Return the reasons why an endpoint rejects prompts, by task."""
     (model,) = config.models.values()
     ready = await endpoint(model, config)
     async with ready.client() as client:
@@ -155,7 +157,7 @@ async def _refusals(config: EvalConfig, prompts: Mapping[str, Any]) -> dict[str,
 
 
 def judge(results: Results, model: str) -> list[Probed]:
-    """Metrics and verdict for `model` on each task and level."""
+    """Return the metrics and verdict for `model` on each task and level."""
     found = (_probed(name, task, model) for name, task in results.tasks.items())
     return sorted(found, key=lambda each: (each.task, each.level or 0))
 
@@ -197,8 +199,8 @@ def _verdict(questions: int, solved: float, interval: tuple[float, float], infor
 
 
 def starts(found: Iterable[Probed]) -> dict[str, Probed]:
-    """Level to start with, by task. This is the trainable level with the most groups that teach, or the hardest of them
-    if several are tied."""
+    """Return the level to start with, by task. This is the trainable level with the most groups that teach, or the
+    hardest such level if several are tied."""
     best: dict[str, Probed] = {}
     for each in found:
         if each.verdict == "trainable" and each.informative >= getattr(best.get(each.task), "informative", 0.0):
@@ -207,7 +209,7 @@ def starts(found: Iterable[Probed]) -> dict[str, Probed]:
 
 
 def mixture(found: Sequence[Probed]) -> dict[str, Any]:
-    """The `tasks` section of a training config, with the trainable tasks, each at the level to start with.
+    """Return the `tasks` section of a training config, with the trainable tasks, each at the level to start with.
 
     Raises:
         InputError: no task is trainable, or there are too few questions to judge.

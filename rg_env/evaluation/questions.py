@@ -48,13 +48,13 @@ ROLLOUTS = "rollouts.jsonl"
 FAILED = "failed"
 """Status of a failed call."""
 _CONSTANTS = 3
-"""Number of gold answers to try as the constant answer, most frequent first."""
+"""Number of gold answers to try as the constant answer, starting with the most frequent."""
 Record = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Questions:
-    """Evaluation rows of an environment, identified by their index."""
+    """Evaluation rows of an environment, identified by index."""
 
     env: Environment
     part: Part | None = None
@@ -98,7 +98,7 @@ class Questions:
         return [replace(self, task=task) for task in self.tasks]
 
     def among(self, keys: Collection[str]) -> frozenset[int]:
-        """Indices of the questions whose hash or problem is in `keys` (`trained.trained_on`)."""
+        """Return the indices of the questions whose hash or problem is in `keys` (see `trained.trained_on`)."""
         return frozenset(
             number
             for number in self.numbers
@@ -106,14 +106,14 @@ class Questions:
         )
 
     def prompt(self, number: int, system_prompt: str | None = None) -> Any:
-        """Prompt of a row. `system_prompt` replaces the environment's."""
+        """Return the prompt of a row. If given, `system_prompt` replaces the environment's system prompt."""
         row = self.rows[number]
         if system_prompt is None:
             return row["prompt"]
         return replace(self.env.prompt_options, system_prompt=system_prompt).messages(row["question"])
 
     def described(self) -> results.Environment:
-        """Description of the environment for results."""
+        """Return a description of the environment for results."""
         return results.Environment(
             part=self.part,
             label=self.label,
@@ -125,15 +125,16 @@ class Questions:
 
 
 def question_of(row: Row) -> str:
-    """Text of a row's question, or the last message of its prompt if it does not have a question."""
+    """Return the text of a row's question, or the last message of the prompt if the row does not have a question."""
     prompt = row["prompt"]
     found = row.get("question")
     return str(found if found is not None else prompt if isinstance(prompt, str) else prompt[-1]["content"])
 
 
 def own_rows(env: Environment) -> dict[str, list[str]] | None:
-    """Hashes of the user's own rows, in order, for a run's manifest: one for each training question, and one for each
-    pair of an evaluation question and its answer. None for generated rows, whose hashes are in their own manifest."""
+    """Return ordered hashes of the user's own rows, for a run's manifest: one for each training question, and one for
+    each pair of an evaluation question and its answer. Return None for generated rows, because their own manifest
+    contains their hashes."""
     if env.manifest is not None:
         return None
     train = [question_hash(question_of(row)) for row in env.train_rows]
@@ -141,12 +142,12 @@ def own_rows(env: Environment) -> dict[str, list[str]] | None:
 
 
 def hash_with_answer(row: Row) -> str:
-    """Hex SHA-256 of a row's question and gold answer."""
+    """Return the hex SHA-256 of a row's question and gold answer."""
     return question_hash(json.dumps([question_of(row), row["answer"]]))
 
 
 def record_of(rollout: Rollout, scored: Scored) -> Record:
-    """A scored rollout as a JSON-compatible dict."""
+    """Convert a scored rollout to a JSON-compatible dict."""
     level, correct = rollout.info.get(LEVEL), scored.metrics.get("accuracy")
     score = rollout.score if "status/wrong" in scored.metrics else None
     return {
@@ -168,8 +169,8 @@ def record_of(rollout: Rollout, scored: Scored) -> Record:
 
 
 def draw(config: EvalConfig, name: str) -> Questions:
-    """Questions for the entry `name` in `tasks`, or from `data` if `name` is the data's name. They are the same on
-    every machine.
+    """Draw the questions for the entry `name` in `tasks`, or from `data` if `name` is the data's name. The questions
+    are the same on every machine.
 
     Raises:
         InputError: Reasoning Gym rejects the options, the task has too few questions, or the data cannot be read.
@@ -220,13 +221,13 @@ class Answer(NamedTuple):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     text: str | None = None
-    """The answer's text. Set only for external benchmarks, which are graded at the end."""
+    """Text of the answer. This field is set only for external benchmarks, which are graded at the end."""
     error: str | None = None
     """Reason why the call failed."""
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> "Answer":
-        """The answer in a record."""
+        """Return the answer in a record."""
         values: Any = map(record.get, cls._fields)
         return cls(*values)
 
@@ -253,7 +254,7 @@ class Reply:
     model: str | None = None
     """Name of the model, as reported by the server."""
     token_ids: Sequence[int] = ()
-    """IDs of the sampled tokens. Set only for models in this process."""
+    """IDs of the sampled tokens. This field is set only for models in this process."""
     logprobs: Sequence[float] = ()
     """Log-probabilities of the sampled tokens."""
     error: str | None = None
@@ -272,7 +273,7 @@ class Work(ABC):
         self.model, self.label, self.keys = model, label, dict.fromkeys(keys)
         self.answers: dict[Any, Answer] = {}
         self.keep: Callable[[Record], Any] = lambda record: None
-        """Called with each new record."""
+        """Function that is called with each new record."""
 
     @property
     def failed(self) -> int:
@@ -280,15 +281,15 @@ class Work(ABC):
         return sum(answer.error is not None for answer in self.answers.values())
 
     def open(self) -> list[Any]:
-        """Keys of missing answers, including those of failed calls."""
+        """Return the keys of missing answers, including the keys of failed calls."""
         return [key for key in self.keys if key not in self.answers or self.answers[key].error is not None]
 
     @abstractmethod
     def request(self, key: Any) -> Request:
-        """The request for an answer."""
+        """Return the request for an answer."""
 
     def rollouts(self, replies: Mapping[Any, Reply]) -> dict[Any, Rollout]:
-        """Rollouts made from the successful replies, for `take`. Empty for external benchmarks."""
+        """Create rollouts from the successful replies, for `take`. For external benchmarks, the result is empty."""
         return {}
 
     def take(self, replies: Mapping[Any, Reply], rollouts: Mapping[Any, Rollout]) -> None:
@@ -301,11 +302,11 @@ class Work(ABC):
 
     @abstractmethod
     def records(self, replies: Mapping[Any, Reply], rollouts: Mapping[Any, Rollout]) -> Iterator[Record]:
-        """The replies' records, without the keys added by `take`."""
+        """Yield the replies' records, without the keys added by `take`."""
 
     def put(self, record: Record) -> bool:
-        """Add a record, replacing any earlier one for the same answer. Returns False if the record is not part of this
-        work."""
+        """Add a record, replacing any earlier record for the same answer. Return False if the record is not part of
+        this work."""
         if (key := self.key(record)) not in self.keys:
             return False
         self.answers[key] = Answer.of(record)
@@ -313,7 +314,7 @@ class Work(ABC):
 
     @abstractmethod
     def key(self, record: Record) -> Any:
-        """The key of the answer in a record."""
+        """Return the key of the answer in a record."""
 
 
 class TaskWork(Work):
@@ -323,7 +324,7 @@ class TaskWork(Work):
         times: number of sampled answers per question.
         greedy: whether there is also one greedy answer per question.
         left_out: indices of questions to skip for this model.
-        system_prompt: the model's own system prompt, instead of the environment's.
+        system_prompt: the model's own system prompt, which replaces the environment's system prompt.
     """
 
     file = ROLLOUTS
@@ -351,21 +352,21 @@ class TaskWork(Work):
         return len(self.questions.numbers) - len(self.numbers)
 
     def of(self, number: int, draw: str = "sampled") -> list[Answer]:
-        """Answers to a question, in order. Empty if the question is skipped."""
+        """Return the answers to a question, in order. For a skipped question, return an empty list."""
         return [self.answers[draw, number, k] for k in range(self.times) if (draw, number, k) in self.answers]
 
     def key(self, record: Record) -> Any:
-        """The key of the answer in a record, or None if the record is for a different question."""
+        """Return the key of the answer in a record, or None if the record is for a different question."""
         key = record["draw"], record["problem"], record["rollout"]
         return key if key in self.keys and self.questions.hashes[key[1]] == record["row"] else None
 
     def request(self, key: tuple[str, int, int]) -> Request:
-        """The request for an answer."""
+        """Return the request for an answer."""
         sampling = replace(self.sampling, temperature=0.0) if key[0] == "greedy" else self.sampling
         return Request(self.questions.prompt(key[1], self.system_prompt), sampling)
 
     def rollouts(self, replies: Mapping[Any, Reply]) -> dict[Any, Rollout]:
-        """Rollouts made from the successful replies."""
+        """Create rollouts from the successful replies."""
         names = ("token_ids", "logprobs", "completion_tokens", "truncated")
         return {
             key: self.questions.env.rollout(
@@ -406,7 +407,7 @@ class TaskWork(Work):
 
 @contextmanager
 def record_file(path: Path, works: Sequence[Work]) -> Iterator[int]:
-    """Load a file's records into `works`, and append new records to the file. Yields the number of records that do not
+    """Load a file's records into `works`, and append new records to the file. Yield the number of records that do not
     belong to any of the works. Only one process at a time may write to the file.
 
     Raises:

@@ -118,7 +118,7 @@ def test_the_audit_is_shown(rg_env: Run) -> None:
         (["train", TINY_RUN, "training.max_tokens=600", "output.dir=x"], "max_tokens=600 does not fit"),
         (
             [*SHORTEST_PATHS, "-n", "3", "--max-tokens", "8", "--output-dir", "y"],
-            "leave the task out, or choose an easier level or another model",
+            "remove the task, or choose an easier level or another model",
         ),
         (["tran"], "unknown command 'tran': did you mean 'train'?"),
         (["train", TINY_RUN, "--learning_rate=1e-6"], "to set this config key, write training.learning_rate=1e-6"),

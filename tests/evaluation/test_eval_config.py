@@ -65,7 +65,7 @@ def test_the_tiny_policy_is_asked_what_it_was_made_for() -> None:
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        (["models=tiny"], "tasks: is required; list at least one, or set data or external.tasks"),
+        (["models=tiny"], "tasks: is required: list at least one task, or set data or external.tasks"),
         (["models=tiny", "external.tasks=[a, a]"], "external.tasks = ['a', 'a'] @ command line: names a task twice"),
         (["models=tiny", "external={tasks: [a], include: no/such}"], "external.include = 'no/such' @ command line: is"),
         (["models=tiny", "data=x.csv", "tasks.x={task: maze}"], "tasks.x = {'task': 'maze'} @ command line: is the"),
@@ -73,13 +73,13 @@ def test_the_tiny_policy_is_asked_what_it_was_made_for() -> None:
         (["models=[a/b, a/b]", "tasks=maze"], "two models would have the same name"),
         (["models=[{model: x}]", "tasks=maze"], "a list of models can contain only names and folders"),
         ([*LEAST, "eval_repeats=3"], "use rollouts_per_example"),
-        (["models=tiny", "categories=[]"], "this is a config for Reasoning Gym's own evaluation: configs/eval/"),
-        (['models.a={model: x, url: "http://x/v1\\nHost: y"}', "tasks=maze"], "is not the address of an endpoint"),
-        (["models=tiny@127.0.0.1:8011", "tasks=maze"], "pass the whole URL: NAME@http://127.0.0.1:8011"),
+        (["models=tiny", "categories=[]"], "this is a config for Reasoning Gym's own evaluation: use configs/eval/"),
+        (['models.a={model: x, url: "http://x/v1\\nHost: y"}', "tasks=maze"], "must be the URL of an endpoint"),
+        (["models=tiny@127.0.0.1:8011", "tasks=maze"], "pass the complete URL: NAME@http://127.0.0.1:8011"),
         (["models=tiny", f"tasks.{'語' * 80}={{task: maze}}"], "up to 80 characters (200 bytes)"),
-        (["models=tiny", "tasks.all_tasks={task: maze}"], "is the name of the files about all tasks"),
+        (["models=tiny", "tasks.all_tasks={task: maze}"], "is the name of the files that cover all tasks"),
         ([*LEAST, "num_examples=2000000000"], "leg_counting has more than 10,000,000 answers"),
-        (["models.a={model: x, url: 'http://[::1'}", "tasks=maze"], "is not the address of an endpoint"),
+        (["models.a={model: x, url: 'http://[::1'}", "tasks=maze"], "must be the URL of an endpoint"),
         (["models.a={model: x, key_variable: K}", "tasks=maze"], "is only for endpoints: set url"),
         (['models={" a": {model: x}}', "tasks=maze"], "or a leading space"),
         (["models=tiny", "tasks=mase"], "did you mean 'maze'?; your own label needs task: NAME"),
@@ -90,7 +90,7 @@ def test_the_tiny_policy_is_asked_what_it_was_made_for() -> None:
         (["models=tiny", "tasks.gcd.sampling.temperature=0", "rollouts_per_example=2"], "all answers are the same"),
         ([*LEAST, "rewards={}"], "is empty: add a reward"),
         ([*LEAST, "rewards.corectness=1"], "did you mean 'correctness'"),
-        ([*LEAST, "serving.gpus=[0, 0]"], "is empty, or names a GPU twice"),
+        ([*LEAST, "serving.gpus=[0, 0]"], "must list at least one GPU"),
     ],
 )  # fmt: skip
 def test_mistakes_are_told_with_their_place(overrides: list[str], told: str) -> None:
@@ -220,8 +220,8 @@ def test_a_dry_run_prints_the_plan(capsys: pytest.CaptureFixture[str], tmp_path:
     for line in (
         "#   models      a, b",
         "#   tasks       maze (10), gcd (10)",
-        "#   answers     2 sampled and 1 greedy for each question; grading hardened",
-        "#   calls       120, with up to 6,000 tokens of answers",
+        "#   answers     2 sampled and 1 greedy per question; grading mode: hardened",
+        "#   calls       120, with up to 6,000 answer tokens",
         f"#   output      {tmp_path / 'e'}",
     ):
         assert f"{line}\n" in text
@@ -255,7 +255,7 @@ def test_a_dry_run_prints_the_plan(capsys: pytest.CaptureFixture[str], tmp_path:
         (["eval", "--models", "tiny", "--external", "gsm8k_rgg"],
          r"^external.tasks: there is no task 'gsm8k_rgg' in lm-eval [\d.]+ and .*; did you mean gsm8k_rg"),
         (["eval", "--models", "tiny", "--external", "llama_math"], r"did you mean math_rg\?"),
-        (["eval", "--models", "tiny", "--external", "zzqx"], "`lm-eval ls tasks` lists those of lm-eval"),
+        (["eval", "--models", "tiny", "--external", "zzqx"], "`lm-eval ls tasks` lists lm-eval's tasks"),
     ],
 )  # fmt: skip
 def test_what_is_missing_is_one_error_before_the_start(arguments: list[str], message: str, dry_run: list[str]) -> None:

@@ -323,7 +323,7 @@ def test_a_process_that_ends_or_takes_too_long_is_told(tmp_path: Path) -> None:
             harness.prepare()
     with Harness(_config(), tmp_path) as harness:
         process = harness._process
-        with pytest.raises(RGEnvError, match=r"^lm-eval was stopped, because grading took longer than 0 s$"):
+        with pytest.raises(RGEnvError, match=r"^lm-eval was stopped because grading took longer than 0 s$"):
             harness._call({"tasks": []}, 0.0)
         assert process.code is None
     assert process.code == -signal.SIGKILL

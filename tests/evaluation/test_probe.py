@@ -109,7 +109,7 @@ def test_the_words_of_the_table_are_explained() -> None:
     assert "task level solved groups that teach cut off answered constant rollouts for one verdict" in lines
     assert "maze 1 0.500 0.750 0.000 1.000 0.250 11 trainable <- start" in lines
     words = " ".join(lines[4:])
-    for head in ("Groups that teach", "rollouts for one", "Cut off", "answered", "Constant"):
+    for head in ("groups that teach", "rollouts for one", "cut off", "answered", "constant"):
         assert head in words
 
 
@@ -121,7 +121,7 @@ def test_levels_are_those_that_a_task_has() -> None:
         if task != "knight_swap":
             for entry in labels([task], [0, 1, 2]).values():
                 Mixture.parse({"name": task, **{key: value for key, value in entry.items() if key != "task"}})
-    for task, levels, remedy in (("knight_swap", [0], "leave the task"), ("maze", [98], "choose --levels from 0")):
+    for task, levels, remedy in (("knight_swap", [0], "remove the task"), ("maze", [98], "choose --levels from 0")):
         with pytest.raises(InputError, match=f"{task} cannot be generated at any of the given levels .*: {remedy}"):
             labels([task], levels)
     with pytest.raises(UnknownNameError, match="did you mean 'maze'"):

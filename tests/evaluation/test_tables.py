@@ -85,9 +85,9 @@ def figure(theirs: float, ours: float, n: int = 100, **changes: Any) -> Publishe
         ("{maze: {acuracy: {base: 0.5}}}", "did you mean 'accuracy'?"),
         ("{maze: {accuracy: {bsae: 0.5}}}", "published.p.rows.maze.accuracy.bsae = 0.5 @ command line: unknown model "
          "'bsae': did you mean 'base'?; only evaluated models"),
-        ("{mase: {accuracy: {base: 0.5}}}", "unknown task 'mase': did you mean 'maze'?; rows must consist of evaluat"),
+        ("{mase: {accuracy: {base: 0.5}}}", "unknown task 'mase': did you mean 'maze'?; rows can include only evaluat"),
         ("{all: {tasks: [maze, gcd], accuracy: {base: 0.5}}}", "published.p.rows.all.tasks = ['maze', 'gcd'] @ "
-         "command line: unknown task 'gcd': available: leg_counting, maze; rows must consist of"),
+         "command line: unknown task 'gcd': available: leg_counting, maze; rows can include only"),
         ("{all: {tasks: [maze, maze], accuracy: {base: 0.5}}}", "names a task twice"),
     ],
 )  # fmt: skip

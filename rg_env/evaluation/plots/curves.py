@@ -39,11 +39,12 @@ class Curve:
     values: dict[str, dict[int, float]]
     """Values by metric (`REWARD` and `ACCURACY`, if logged) and step."""
     intervals: dict[int, Interval] = field(default_factory=dict)
-    """95% interval of the accuracy at each step. Empty if the run's evaluations are missing."""
+    """95% interval of the accuracy at each step. The mapping is empty if the run's evaluations are missing."""
     questions: int | None = None
-    """Number of frozen questions, or None if it is unknown."""
+    """Number of frozen questions, or None if the number is unknown."""
     asked: object = None
-    """Identifies the problems, prompts, sampling and grading of the run's evaluations. None if unknown."""
+    """Value that identifies the problems, prompts, sampling and grading of the run's evaluations, or None if these are
+    unknown."""
 
 
 def read_curve(file: Path, name: str) -> Curve:
@@ -76,7 +77,7 @@ def read_curve(file: Path, name: str) -> Curve:
 
 
 def notes_on(curves: Sequence[Curve]) -> list[str]:
-    """Reasons why the accuracies of these runs are not fully comparable."""
+    """Return the reasons why the accuracies of these runs are not fully comparable."""
     measured = [curve for curve in curves if ACCURACY in curve.values]
     known = [curve.asked for curve in measured if curve.asked is not None]
     notes = []
@@ -95,15 +96,15 @@ def notes_on(curves: Sequence[Curve]) -> list[str]:
 def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None) -> None:
     """Draw reward and accuracy over the optimizer steps, side by side.
 
-    Up to 7 runs are each drawn in their own color, with a band for the 95% interval of the accuracy. If there are more,
-    all runs are drawn as thin gray lines, along with their mean over the steps that they have in common, and the runs
-    with the highest and lowest final accuracies are highlighted.
+    If there are at most 7 runs, each run is drawn in its own color, with a band for the 95% interval of the accuracy.
+    If there are more than 7 runs, all runs are drawn as thin gray lines, along with the mean over the steps that all
+    runs share. The runs with the highest and lowest final accuracies are then highlighted.
 
     Args:
         curves: curves with distinct names.
-        output: output file for the plot. Its suffix determines the format.
-        title: title of the plot. By default, the run's name if there is only one run, otherwise the number of runs. An
-            empty string means no title.
+        output: output file for the plot. The file's suffix determines the format.
+        title: title of the plot. The default is the run's name if there is only one run, otherwise the number of runs.
+            An empty string means no title.
 
     Raises:
         InputError: the suffix is not one of `style.SUFFIXES`.
@@ -116,7 +117,7 @@ def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None)
     figure, (panels,) = style.panels(5.0 * len(metrics), 3.2, 1, len(metrics), wspace=0.18)
     longest = max(len(curve.values.get(REWARD, ())) for curve in curves)
     for axes, metric in zip(panels, metrics, strict=True):
-        window = longest // 25 | 1 if metric == REWARD and longest > 50 else 1  # an odd number of steps
+        window = longest // 25 | 1 if metric == REWARD and longest > 50 else 1  # must be odd
         lines = {curve.name: smoothed(curve.values.get(metric, {}), window) for curve in curves}
         crowd = _draw_crowd(axes, [line for line in lines.values() if line]) if many else []
         handles = [_draw_line(axes, curve, metric, lines[curve.name], color) for color, curve in enumerate(shown)]
@@ -139,7 +140,7 @@ def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None)
 
 
 def _labels(curves: Sequence[Curve], shown: Sequence[Curve]) -> list[str]:
-    """Legend labels, with the number of problems if it differs between runs."""
+    """Return the legend labels, with the number of problems if that number differs between runs."""
     names = style.short_names([curve.name for curve in curves], 40)
     if len(shown) < len(curves):
         ends = [
@@ -165,7 +166,7 @@ def _draw_line(axes: Axes, curve: Curve, metric: str, line: dict[int, float], co
 
 
 def _draw_crowd(axes: Axes, lines: Sequence[dict[int, float]]) -> list[Line2D]:
-    """Draw all runs in gray, along with their mean over the steps that they have in common."""
+    """Draw all runs in gray, along with the mean over the steps that all runs share."""
     for line in lines:
         axes.plot(*_points(line), color=style.GREY, linewidth=0.8, alpha=0.5)
     steps = sorted(set.intersection(*map(set, lines)))
@@ -179,12 +180,12 @@ def _points(line: dict[int, float]) -> tuple[list[int], list[float]]:
 
 
 def _at_end(curve: Curve) -> list[float]:
-    """Final accuracy and reward, for sorting. Runs that lack a metric are ranked last."""
+    """Return the final accuracy and reward, for sorting. Runs that lack a metric are ranked last."""
     return [[-math.inf, *curve.values.get(metric, {}).values()][-1] for metric in (ACCURACY, REWARD)]
 
 
 def smoothed(values: dict[int, float], window: int) -> dict[int, float]:
-    """Moving mean over `window` steps (an odd number), or fewer near the ends."""
+    """Return the moving mean over `window` steps (an odd number), or over fewer steps near the ends."""
     reach, heights = window // 2, list(values.values())
     return {step: fmean(heights[max(0, place - reach) : place + reach + 1]) for place, step in enumerate(values)}
 
@@ -196,7 +197,7 @@ def smoothed(values: dict[int, float], window: int) -> dict[int, float]:
 def plot_run(folder: Path, output: Path | None = None) -> Path | None:
     """Draw the learning curve of the run in `folder`: reward per step, and accuracy on the frozen questions.
 
-    If there are several tasks, the first and last accuracies on each of them are drawn below.
+    If there are several tasks, each task's first and last accuracies are drawn below the curve.
 
     Returns:
         Path of the plot (by default, `reward_curve.png` in the folder), or None if there is nothing to draw yet.
@@ -250,7 +251,7 @@ def _draw_run(axes: Axes, steps: list[dict[str, Any]], evaluations: Sequence[Res
 
 
 def _draw_tasks(axes: Axes, evaluations: Sequence[Results], names: Sequence[str]) -> None:
-    """Draw one row per task, with its accuracies in each evaluation."""
+    """Draw one row per task, with the task's accuracy in each evaluation."""
     tasks = evaluations[-1].tasks
     series = {f"step {each.step}": [each.tasks[name].scores for name in names] for each in evaluations}
     handles = style.draw_series(axes, series)

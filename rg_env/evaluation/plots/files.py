@@ -1,10 +1,11 @@
-"""Plot several files that contain either evaluation results or training metrics. The kind is detected automatically.
+"""Plot several files that contain either evaluation results or training metrics. The kind of file is detected
+automatically.
 
     plot_files([Path("results_maze_20250101-120000.json")])                  # results_maze_20250101-120000.png
     plot_files(list(Path("outputs").glob("*/metrics.jsonl")), output=Path("curves.svg"))
 
-Results can be plotted together only if they have the same questions, sampling, grading and system prompt. Otherwise,
-the error message names the first difference.
+Results can be plotted together only if they have the same questions, sampling, grading and system prompt. If any of
+these differ, the error message names the first difference.
 """
 
 import re
@@ -30,13 +31,13 @@ def plot_files(
     rename: Sequence[str] = (),
     rename_file: Path | None = None,
 ) -> tuple[Path, list[str]]:
-    """Draw one plot of all `files`, which must be of the same kind. For a run folder, its metrics are drawn. For an
-    evaluation folder, its newest results are drawn.
+    """Draw one plot of all `files`, which must be of the same kind. For a run folder, the plot shows the run's metrics.
+    For an evaluation folder, the plot shows the folder's newest results.
 
     Args:
-        output: output file for the plot. An existing file is replaced. By default, its name is the first file's name
-            with the suffix .png.
-        title: title of the plot. By default, a description of the contents. An empty string means no title.
+        output: output file for the plot. An existing file is replaced. The default is the first file's name with the
+            suffix .png.
+        title: title of the plot. The default is a description of the contents. An empty string means no title.
         rename: new names for models or runs, as "OLD=NEW".
         rename_file: JSON file with new names, {"OLD": "NEW"}. Names that are not in the plot are ignored.
 
@@ -83,28 +84,28 @@ def _file_in(folder: Path) -> Path:
 
 
 def _run_names(files: Sequence[Path]) -> list[str]:
-    """Distinct names for runs. Each name consists of the run's folder (with its parents if necessary) and the file's
-    name, unless that is metrics.jsonl."""
+    """Return a distinct name for each run. The name consists of the run's folder (with parent folders if necessary)
+    and, unless the file is called metrics.jsonl, the file's name."""
     paths = [str((file.parent if file.name == "metrics.jsonl" else file).resolve()) for file in files]
     return list(short_keys(paths, "/").values())
 
 
 def _by_number(name: str) -> list[tuple[float, str]]:
-    """Sort key that compares numbers by value: `lr=3e-05` before `lr=0.0001`."""
+    """Return a sort key that compares numbers by value, so that `lr=3e-05` sorts before `lr=0.0001`."""
     parts = re.split(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)", name)
     return [(float(part), "") if number % 2 else (0.0, part) for number, part in enumerate(parts)]
 
 
 def _paths(results: Results) -> dict[str, str]:
-    """Model names by source (such as a folder), as passed to `rg-env eval`. Sources shared by several models are
-    omitted."""
+    """Return the model names, keyed by the source (such as a folder) passed to `rg-env eval`. Sources shared by several
+    models are omitted."""
     found = {(model.source, name) for task in results.tasks.values() for name, model in task.models.items()}
     sources = [source for source, _ in found]
     return {source: name for source, name in found if sources.count(source) == 1}
 
 
 def _renamed(results: Results, names: Mapping[str, str]) -> Results:
-    """The results with the models renamed, for a plot."""
+    """Return the results with the models renamed, for a plot."""
 
     def of(models: Mapping[str, Any]) -> dict[str, Any]:
         return {names[name]: model for name, model in models.items()}
@@ -114,7 +115,8 @@ def _renamed(results: Results, names: Mapping[str, str]) -> Results:
 
 
 def new_names(typed: Sequence[str], listed: Mapping[str, str], aliases: Mapping[str, str], kind: str) -> dict[str, str]:
-    """New names by old name. Replacements are simultaneous, so `A=B B=A` swaps two names. `typed` overrides `listed`.
+    """Return the new names by old name. Replacements are simultaneous, so `A=B B=A` swaps two names. `typed` overrides
+    `listed`.
 
     Names may contain "=". The old name is the longest known name that the entry starts with.
 
@@ -139,7 +141,7 @@ def new_names(typed: Sequence[str], listed: Mapping[str, str], aliases: Mapping[
     new = list(names.values())
     if unfit := [name for name in new if not name.strip() or new.count(name) > 1]:
         raise InputError(
-            f"two {kind}s would be named {unfit[0]!r}, or one has no name, but the names in a plot must be unique"
+            f"each {kind} in a plot needs a unique, nonempty name, but {unfit[0]!r} is empty or used more than once"
         )
     return names
 
@@ -150,4 +152,4 @@ def _read_names(file: Path) -> dict[str, str]:
     except OSError as error:
         raise InputError(f"--rename-file {file} cannot be read: {error.strerror}") from error
     except ValidationError as error:
-        raise InputError(f'--rename-file {file} must map old names to new ones: {{"OLD": "NEW"}}') from error
+        raise InputError(f'--rename-file {file} must map old names to new names: {{"OLD": "NEW"}}') from error

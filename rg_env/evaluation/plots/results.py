@@ -20,7 +20,7 @@ from rg_env.evaluation.plots import style
 from rg_env.evaluation.results import Accuracy, ModelSummary, Results, Scores, TaskResults
 
 _MOST_DOTS = 100
-"""Maximum number of models x tasks that are drawn as dots. Larger results are drawn as a table."""
+"""Maximum number of model-task pairs that are drawn as dots. Larger results are drawn as a table."""
 _FLOOR = "the best constant answer"
 _BAR = "#A8D5F0"  # light so that lines drawn on it are visible in grayscale
 Models = Mapping[str, ModelSummary]
@@ -32,8 +32,8 @@ def plot_results(results: Results, output: Path, title: str | None = None) -> No
     """Plot accuracies, with models sorted by macro-average accuracy and tasks by mean accuracy over all models.
 
     Args:
-        output: output file for the plot. Its suffix determines the format.
-        title: title of the plot. By default, the task's name or the number of tasks. An empty string means no title.
+        output: output file for the plot. The file's suffix determines the format.
+        title: title of the plot. The default is the task's name or the number of tasks. An empty string means no title.
 
     Raises:
         InputError: the suffix is not one of `style.SUFFIXES`, or an accuracy was not measured.
@@ -56,7 +56,7 @@ def _mean(task: TaskResults) -> float:
 
 
 def _in_words(found: Accuracy, note: str, failed: int) -> str:
-    """Accuracy and interval, followed by the note and the number of failed calls, if any."""
+    """Return the accuracy and interval, followed by the note and the number of failed calls, if any."""
     return ", ".join(filter(None, [with_interval(*found.measured), note, f"{failed} failed calls" if failed else ""]))
 
 
@@ -84,13 +84,14 @@ def _bars(task: TaskResults) -> Figure:
 
 
 def _scores(task: TaskResults, model: str) -> Scores | None:
-    """Scores of `model`, or None if it was not evaluated on the task, or was trained on all of its questions."""
+    """Return the scores of `model`, or None if the model was not evaluated on the task or was trained on all of the
+    task's questions."""
     found = task.models.get(model)
     return found.scores if found and found.scores.n else None
 
 
 def _names(models: Models, tasks: Tasks) -> list[str]:
-    """Each model's name, with its macro average below."""
+    """Return a label for each model, with the model's macro average below its name."""
     names, short = [], style.short_names(list(models), 36)
     for name, summary in models.items():
         count = sum(_scores(task, name) is not None for task in tasks)
@@ -100,8 +101,8 @@ def _names(models: Models, tasks: Tasks) -> list[str]:
 
 
 def _overall(tasks: Tasks) -> str:
-    """Name of the models' macro average. For a training run, the average excludes held-out tasks and tasks under a
-    label."""
+    """Return the name of the models' macro average. For a training run, the average excludes held-out tasks and labeled
+    tasks."""
     return "macro average" if all(task.in_overall for task in tasks) else "training tasks"
 
 
@@ -130,7 +131,7 @@ def _dots(models: Models, tasks: Tasks) -> Figure:
 
 def _table(models: Models, tasks: Tasks) -> Figure:
     """Draw a table of accuracies with one row per task and one column per model. The macro averages are on top, and the
-    last column has the accuracies of the best constant answers. A dash marks a missing accuracy."""
+    last column contains the accuracies of the best constant answers. A dash marks a missing accuracy."""
     rows, columns = [_overall(tasks), *style.short_names([task.task for task in tasks]).values()], _names(models, tasks)
     shares = [[summary.accuracy for summary in models.values()]]
     shares += [[each.accuracy if (each := _scores(task, name)) else None for name in models] for task in tasks]
@@ -143,7 +144,7 @@ def _table(models: Models, tasks: Tasks) -> Figure:
 
     def write(row: int, column: int, share: float | None, color: str) -> None:
         text = "-" if share is None else f"{share:.2f}"
-        # Text is excluded from the layout, which would be slow with hundreds of labels.
+        # Text is excluded from the layout because laying out hundreds of labels would be slow.
         axes.text(column, row, text, ha="center", va="center", fontsize=8, color=color, in_layout=False)
 
     for row, (of_task, floor) in enumerate(zip(shares, floors, strict=True)):
@@ -177,5 +178,5 @@ def _rollouts(tasks: Tasks) -> str:
 
 
 def _caption(tasks: Tasks) -> str:
-    """Numbers of questions and rollouts, as ranges if they differ between tasks."""
+    """Describe the numbers of questions and rollouts, as ranges if they differ between tasks."""
     return f"n = {_span(task.questions.n for task in tasks)} questions per task, {_rollouts(tasks)}"

@@ -34,15 +34,15 @@ styled = matplotlib.rc_context(
         "legend.fontsize": 8,
         "legend.frameon": False,
         "svg.fonttype": "none",  # keeps the text searchable and editable
-        "text.parse_math": False,  # otherwise, text between dollar signs would be a formula
+        "text.parse_math": False,  # prevents text between dollar signs from being rendered as a formula
     }
 )
 """Decorator for functions that draw and save a plot."""
 
 
 def panels(width: float, height: float, rows: int = 1, columns: int = 1, **grid: Any) -> tuple[Figure, Any]:
-    """A figure and its array (rows, columns) of panels, which together fill `width` x `height` inches. Labels, legends
-    and titles are placed outside this area, but `save` includes them in the image."""
+    """Return a figure and its array (rows, columns) of panels, which together fill `width` x `height` inches. Labels,
+    legends and titles are placed outside this area, but `save` includes them in the image."""
     figure = Figure(figsize=(width, height))
     grid = {"left": 0, "right": 1, "bottom": 0, "top": 1, **grid}
     return figure, figure.subplots(rows, columns, squeeze=False, gridspec_kw=grid)
@@ -54,9 +54,9 @@ def label_whole_steps(axes: Axes) -> None:
 
 
 def short_names(names: Sequence[str], most: int = 48) -> dict[str, str]:
-    """Distinct labels for `names`, each with at most `most` characters, plus a number if necessary.
+    """Return distinct labels for `names`, each with at most `most` characters, plus a number if necessary.
 
-    Long names lose most of their common prefix. Those that are still too long are shortened in the middle.
+    Most of the prefix shared by the long names is removed. Names that are still too long are shortened in the middle.
     """
     long = [name for name in names if len(name) > most]
     shared = len(os.path.commonprefix(long)) if len(long) > 1 else 0  # noqa: RUF071 (of characters, not of folders)
@@ -74,8 +74,8 @@ def short_names(names: Sequence[str], most: int = 48) -> dict[str, str]:
 
 
 def error_bars(middle: Sequence[float], intervals: Sequence[tuple[float, float]]) -> list[list[float]]:
-    """Distances from the values to the lower and upper ends of their intervals, clipped at 0 because of rounding
-    errors."""
+    """Return the distances from the values to the lower and upper ends of their intervals, clipped at 0 because of
+    rounding errors."""
     lower = [max(0.0, each - low) for each, (low, _) in zip(middle, intervals, strict=True)]
     upper = [max(0.0, high - each) for each, (_, high) in zip(middle, intervals, strict=True)]
     return [lower, upper]
@@ -91,7 +91,7 @@ def draw_intervals(axes: Axes, rows: Iterable[tuple[float, Accuracy]], **look: A
 
 def draw_series(axes: Axes, series: Mapping[str, Sequence[Accuracy | None]]) -> list[Line2D]:
     """Draw several series of accuracies, each in its own color. Row i shows the i-th accuracy of every series, one
-    above the other. Returns the handles for a legend."""
+    above the other. Return the handles for a legend."""
     handles = []
     for number, found in enumerate(series.values()):
         shift = (number - (len(series) - 1) / 2) * 0.8 / len(series)
@@ -102,7 +102,7 @@ def draw_series(axes: Axes, series: Mapping[str, Sequence[Accuracy | None]]) -> 
 
 
 def label_rows(axes: Axes, labels: Sequence[str], size: float = 9) -> None:
-    """Set up one row per label, with the first on top."""
+    """Set up one row per label, with the first label at the top."""
     axes.set_yticks(range(len(labels)), labels, fontsize=size)
     axes.set_ylim(len(labels) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
@@ -116,7 +116,7 @@ def share_axis(axes: Axes, caption: str, room: float = 0.02, **look: Any) -> Non
 
 
 def titled(figure: Figure, title: str) -> None:
-    """Put `title` above everything else, wrapped to fit."""
+    """Add `title` above the rest of the figure, wrapped to fit."""
     if text := one_line(title, len(title)):
         (width, height), box = figure.get_size_inches(), figure.get_tightbbox()
         lines = textwrap.wrap(text, max(20, int(box.width / 0.1)))  # a character is about 0.1 inches wide
@@ -132,14 +132,14 @@ def check_suffix(output: Path) -> Path:
 
 
 def save(figure: Figure, output: Path) -> None:
-    """Write the plot. The suffix determines the format.
+    """Write the plot to `output`. The file's suffix determines the format.
 
     Raises:
         InputError: the suffix is not one of `SUFFIXES`.
         OutputFolderError: the plot cannot be written.
     """
     kind = check_suffix(output).suffix[1:].lower()
-    extent = "tight" if figure.get_layout_engine() is None else None  # other layouts fill the figure
+    extent = "tight" if figure.get_layout_engine() is None else None  # layout engines fit everything into the figure
     try:
         with written_aside(output) as aside:
             figure.savefig(aside, dpi=120, format=kind, bbox_inches=extent, pad_inches=0.15)

@@ -165,8 +165,8 @@ def test_all_files_of_an_evaluation_make_one_plot(rg_env: Run) -> None:
         ("a.json --rename aa=b", "unknown model 'aa': "),
         ("run/metrics.jsonl --rename rum=b", "unknown run 'rum': did you mean 'run'?"),
         ("a.json --rename-file none.json", "--rename-file none.json cannot be read: No such file or directory"),
-        ("a.json --rename-file half.json", "--rename-file half.json must map old names to new ones"),
-        ("a.json --rename-file list.json", '--rename-file list.json must map old names to new ones: {"OLD"'),
+        ("a.json --rename-file half.json", "--rename-file half.json must map old names to new names"),
+        ("a.json --rename-file list.json", '--rename-file list.json must map old names to new names: {"OLD"'),
         ("--rename a=b a.json", "the following arguments are required: FILE"),
         ("a.json --rename a=b b.json", "--rename b.json: pass it as OLD=NEW (files come before the options"),
     ],
@@ -277,9 +277,9 @@ def test_names_may_contain_equals_signs_and_swap(typed: list[str], expected: dic
         (["lr=1e-5_sed=0=x"], "unknown model 'lr=1e-5_sed=0': did you mean 'lr=1e-5_seed=0'"),
         (["=b"], "unknown model ''"),
         (["lr=1e-5_seed=0=x", "base"], "--rename base: pass it as OLD=NEW"),
-        (["base= "], "or one has no name"),
-        (["base=lr=1e-5"], "two models would be named 'lr=1e-5'"),
-        (["base=x", "outputs/run/checkpoint-100=x"], "two models would be named 'x'"),
+        (["base= "], "but ' ' is empty"),
+        (["base=lr=1e-5"], "but 'lr=1e-5' is empty or used more than once"),
+        (["base=x", "outputs/run/checkpoint-100=x"], "but 'x' is empty or used more than once"),
     ],
 )
 def test_wrong_names_are_refused(typed: list[str], message: str) -> None:
