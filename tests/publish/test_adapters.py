@@ -137,7 +137,7 @@ def another(state: dict[str, torch.Tensor]) -> None:
     [
         (config(base_model_name_or_path="/nowhere"), True, InputError, "has no config.json.*and neither does"),
         (lambda f: (f / "adapter_config.json").write_text("{"), False, InputError, "adapter_config.json is damaged"),
-        (lambda f: (f / "adapter_model.safetensors").unlink(), True, InputError, "copy adapter_model.safetensors as well"),
+        (lambda f: (f / "adapter_model.safetensors").unlink(), True, InputError, "copy adapter_model.* as well"),
         (tensors(lambda state: state.pop(min(state))), True, ExportError, "is missing"),
         (tensors(lambda state: state.pop(min(state))), False, ExportError, "is missing"),
         (tensors(another), True, ExportError, r"q_proj\.lora_C\.weight is not part of the base model"),
