@@ -7,7 +7,7 @@
     [scored] = env.score([env.rollout(row, "4 + 4 = 8 <answer>8</answer>")])
     scored.reward, scored.rewards, scored.metrics
 
-The trainer accepts an environment directly. `rg_env.adapters` converts it for other frameworks.
+The trainer accepts an environment directly. `rg_env.adapters` converts environments for other frameworks.
 """
 
 import functools
@@ -38,8 +38,8 @@ any other columns from the user."""
 
 @dataclass(frozen=True)
 class PromptOptions:
-    """How questions become prompts and how answers are graded. These are the arguments of `ReasoningGym` that all
-    adapters share.
+    """Options that determine how questions become prompts and how answers are graded. The fields are the arguments of
+    `ReasoningGym` that all adapters share.
 
     Raises `InputError` for invalid values.
     """
@@ -63,7 +63,7 @@ class PromptOptions:
         build_messages("", self.system_prompt, self.prompt_placement)  # raises an error for an unknown placement
 
     def messages(self, question: str) -> list[dict[str, Any]]:
-        """The chat messages that pose `question`."""
+        """Return the chat messages that pose `question`."""
         # With few-shot examples, a system prompt placed in the user turn is part of the first example.
         folded = self.prompt_placement == "user" and not self.preamble
         placement = "system" if folded else self.prompt_placement
@@ -72,7 +72,7 @@ class PromptOptions:
         return fold_system(messages) if folded else messages
 
     def to_examples(self, rows: Sequence[DrawnRow]) -> list[dict[str, Any]]:
-        """Rows with the columns question, answer, info (with the grading), prompt (messages) and example_id."""
+        """Return rows with the columns question, answer, info (with the grading), prompt (messages) and example_id."""
         return [
             {
                 **row,
@@ -87,13 +87,13 @@ class PromptOptions:
 class Environment:
     """Single-turn prompts and rewards for any data.
 
-    Exact repeats of a row within a split are left out, and their number is printed.
+    Exact repeats of a row within a split are omitted, and their number is printed.
 
     Args:
         train_rows, eval_rows: rows with `question` (text, prompted with `system_prompt`) or `prompt` (chat messages, or
             a text to continue), and optionally `answer` (gold answer) and `info` (a mapping).
-        rewards: anything that `core.rewards.resolve_rewards` accepts. By default, correctness with weight 1 and format
-            with weight 0.1. An answer is correct if it equals the row's `answer` as a number or as text.
+        rewards: anything that `core.rewards.resolve_rewards` accepts. The default is correctness with weight 1 and
+            format with weight 0.1. An answer is correct if it equals the row's `answer` as a number or as text.
         system_prompt, prompt_placement, preamble, few_shot: how a `question` becomes a prompt (see `ReasoningGym`).
 
     Raises:
@@ -153,7 +153,7 @@ class Environment:
 
     @functools.cached_property
     def has_accuracy(self) -> bool:
-        """Whether rollouts are graded as right or wrong. If so, the `metrics` from `score` include `accuracy`."""
+        """Whether rollouts are graded as right or wrong, so that the `metrics` from `score` include `accuracy`."""
         return any(metric.name == "accuracy" for metric in self.rubric.metrics)
 
     def rollout(
@@ -167,28 +167,28 @@ class Environment:
         truncated: bool | None = None,
     ) -> Rollout:
         """Return a rollout of `row` with the completion `text`. `completion_tokens` defaults to the number of
-        `token_ids`, if they are given."""
+        `token_ids`, if any are given."""
         count = (len(token_ids) or None) if completion_tokens is None else completion_tokens
         return Rollout(row["prompt"], text, row["answer"], row["info"], count, truncated, token_ids, logprobs, row)
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Scored]:
-        """Score rollouts. The results are in the same order.
+        """Score rollouts and return the results in the same order.
 
         Raises:
-            RewardError: a reward raises an exception or returns a non-finite value. The message names the reward and
-                the rollout.
+            RewardError: a reward raises an exception or returns a non-finite value. The error message names the reward
+                and the rollout.
             InputError: a rollout's `info` is invalid.
         """
         return self.rubric.score(rollouts)
 
 
 def unknown_parameters(names: Iterable[str], known: Collection[str]) -> UnknownNameError:
-    """The error for unknown parameters of an environment."""
+    """Return the error for unknown parameters of an environment."""
 
     def hint(name: str) -> str:
         if ours := OTHER_NAMES["environment"].get(name):
-            return f"it is {ours!r} here"
-        option = f"it is an option of a task; use gym={{'name': TASK, 'config': {{{name!r}: VALUE}}}}"
+            return f"use {ours!r} instead"
+        option = f"this is an option of a task; use gym={{'name': TASK, 'config': {{{name!r}: VALUE}}}}"
         return option if is_task_option(name) else ""
 
     kind = "parameter of the environment"
@@ -215,18 +215,19 @@ class ReasoningGym(Environment):
         gym: anything that `Mixture.parse` accepts: a task name, a mapping, or a list of these.
         num_train_examples, num_eval_examples: number of rows in each split.
         seed, eval_seed: seeds for the training and evaluation rows.
-        rewards: anything that `resolve_rewards` accepts. By default, correctness with weight 1 and format with weight
-            0.1.
+        rewards: anything that `resolve_rewards` accepts. The default is correctness with weight 1 and format with
+            weight 0.1.
         system_prompt: instructions in addition to the question.
-        prompt_placement: position of `system_prompt`. With `"system"`, it is the system message. With `"user"`, it
-            precedes the question in the user turn, for chat templates that reject a system role. With `"user_after"`,
-            it follows the question.
+        prompt_placement: position of `system_prompt`. With `"system"`, `system_prompt` is the system message. With
+            `"user"`, `system_prompt` precedes the question in the user turn, for chat templates that reject a system
+            role. With `"user_after"`, `system_prompt` follows the question.
         preamble: additional text at the start of the system message, before `system_prompt` if it is in the same
             message.
         few_shot: messages before the question.
         grading: `"hardened"` for right or wrong, `"partial"` for partial credit for real progress, or `"upstream"` for
             the library's own formulas (`core.grading.scoring`).
-        manifest: a run's `manifest.json`, or its contents. An error is raised if the rows differ from that run's.
+        manifest: a run's `manifest.json`, or its contents. Raises `InputError` if the rows differ from the rows of that
+            run.
         split_by: whether a row's `"problem"` or its `"question"` decides its split (`core.data.splits`).
 
     Raises:
@@ -274,14 +275,14 @@ class ReasoningGym(Environment):
 
 
 load_environment = ReasoningGym
-"""`rg_env.load_environment` without Verifiers."""
+"""Function that `rg_env.load_environment` refers to if Verifiers is not installed."""
 
 
 def prompted_rows(rows: Iterable[Row], name: str, options: PromptOptions) -> list[dict[str, Any]]:
     """Normalize rows to the columns prompt, answer (text), info and example_id, and keep their other columns.
 
     Raises:
-        InputError: a row is invalid. The message contains `name` and the row's index.
+        InputError: a row is invalid. The error message contains `name` and the row's index.
     """
     if isinstance(rows, str | Mapping) or not isinstance(rows, Iterable):
         raise InputError(f"{name} must be a list of rows, not {shortened(rows)}")

@@ -1,6 +1,7 @@
 """An event loop on a background thread, for the user's async rewards.
 
-It also works while the caller's own loop runs, as in a notebook, and keeps connections to judge models open.
+The background loop also works while the caller's own loop runs, as in a notebook, and keeps connections to judge models
+open.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ _loops: dict[int, asyncio.AbstractEventLoop] = {}
 
 
 def run_each(call: Callable[[A], Awaitable[T]], items: Sequence[A]) -> list[T]:
-    """The results of `call` for each item, in order. Raises the first exception after all calls have ended."""
+    """Return the results of `call` for each item, in order. Raises the first exception after all calls have ended."""
 
     async def main() -> list[Any]:
         gate = asyncio.Semaphore(AT_ONCE)
@@ -58,15 +59,15 @@ def run_async(work: Awaitable[T]) -> T:
 
 
 def _run_forever(loop: asyncio.AbstractEventLoop) -> None:
-    """Run the loop, and keep running it after a KeyboardInterrupt or SystemExit in a coroutine. asyncio passes both to
-    the caller of the coroutine, but also ends the loop."""
+    """Run the loop, and keep running it after a KeyboardInterrupt or SystemExit in a coroutine. asyncio passes such an
+    exception to the caller of the coroutine but also ends the loop."""
     while True:
         with suppress(BaseException):
             loop.run_forever()
 
 
 def is_canceled() -> bool:
-    """Whether the task that runs this code has been canceled from outside. False if there is no event loop."""
+    """Whether the task that runs this code has been canceled from outside. Return False if no event loop is running."""
     try:
         task = asyncio.current_task()
     except RuntimeError:

@@ -1,7 +1,7 @@
 """Requests to publish on the Hugging Face Hub, and checks of its availability and of model, repository and branch
 names.
 
-Configs import this module, so importing it does not import huggingface_hub.
+Configs import this module, so it imports huggingface_hub only when a function needs it.
 """
 
 import re
@@ -35,7 +35,7 @@ class PushRequest:
     revision: str | None = None
     """Branch to upload to. Default: the main branch."""
     base: str | None = None
-    """Base model (a folder, or a name on the Hub). Needed only if the checkpoint does not record it."""
+    """Base model (a folder, or a name on the Hub). Required only if the checkpoint does not record the base model."""
 
     @property
     def full(self) -> bool:
@@ -74,7 +74,8 @@ def hub_answers() -> bool:
 
 
 def note_on_model(name: str) -> str | None:
-    """A note that a model on the Hub could not be checked, or None if the model exists in the cache or on the Hub.
+    """Return a note that a model on the Hub could not be checked, or None if the model exists in the cache or on the
+    Hub.
 
     Raises:
         InputError: the Hub does not have the model, or does not grant access to it.
@@ -98,19 +99,19 @@ def note_on_model(name: str) -> str | None:
 
 
 def repo_problem(repo_id: str) -> str | None:
-    """The reason why `repo_id` is not a valid repository name, or None if it is valid."""
+    """Return the reason why `repo_id` is not a valid repository name, or None if it is valid."""
     parts = repo_id.split("/")
     is_plain = len(parts) == 2 and all(map(_PART.fullmatch, parts)) and len(repo_id) <= _MOST
     if is_plain and "--" not in repo_id and ".." not in repo_id and not repo_id.endswith(".git"):
         return None
     return (
-        "is not a repository: use USER/NAME with letters, digits, '-', '_' and '.', but without '--', '..' or '.git' "
-        f"at the end, and at most {_MOST} characters"
+        "is not a repository name: use USER/NAME with letters, digits, '-', '_' and '.', but without '--', '..' or "
+        f"'.git' at the end, and at most {_MOST} characters"
     )
 
 
 def revision_problem(revision: str) -> str | None:
-    """The reason why `revision` does not name a writable branch, or None if it does."""
+    """Return the reason why `revision` is not a valid name of a writable branch, or None if it is valid."""
     if not _BRANCH.fullmatch(revision) or ".." in revision or revision.endswith((".", ".lock")):
         return "is not a branch name: use letters, digits, '-', '_', '.' and '/'"
     if re.fullmatch(r"[0-9a-f]{40}", revision) or revision.startswith("refs/"):

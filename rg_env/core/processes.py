@@ -11,7 +11,7 @@
     child.receive(deadline)                                           # or TimeoutError, or ProcessEndedError
     child.kill()
 
-Every child runs in its own session, so Ctrl-C in the terminal does not reach it, and its whole process group can be
+Every child runs in its own session, so Ctrl-C in the terminal does not reach it, and its entire process group can be
 ended. Background children also end if this process is killed: a `ProcessGroup` receives SIGTERM (on Linux), and a
 `JsonProcess` sees the end of its standard input. Use `bare_environment` for code that needs nothing from the user's
 environment, and `environment_without` for programs. `core.child_main` contains the code that runs in the child.
@@ -55,7 +55,7 @@ _BARE = ("PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH
 
 
 def world_size() -> int:
-    """The number of training processes, which is 1 without a launcher.
+    """Return the number of training processes, which is 1 without a launcher.
 
     Raises:
         InputError: an environment variable set by the launcher is not a valid number.
@@ -79,15 +79,14 @@ def print_once(line: str) -> None:
 
 
 def entered(program: str) -> str:
-    """How to call one of this installation's programs ("python", "rg-env"): by name if it is on PATH, otherwise by
-    path."""
+    """Return the command for one of this installation's programs ("python", "rg-env"): its name if it is on PATH,
+    otherwise its path."""
     path = Path(sys.executable).with_name(program)
     return program if str(path) == shutil.which(program) else str(path)
 
 
 def resume_words(folder: Path) -> str:
-    """How to resume the evaluation in `folder`: the whole command if `rg-env` is running, otherwise only its
-    options."""
+    """Return the command that resumes the evaluation in `folder`, or only the options if `rg-env` is not running."""
     own = []
     if Path(sys.argv[0]).name == "rg-env":
         own = [entered("rg-env"), *(word for word in sys.argv[1:] if word != "--resume")]
@@ -96,7 +95,7 @@ def resume_words(folder: Path) -> str:
 
 
 def environment_without(*names: str, gpus: bool = True) -> dict[str, str]:
-    """This process's environment without the variables `names` (secrets) and without the launcher's variables.
+    """Return this process's environment without the variables `names` (secrets) and without the launcher's variables.
 
     `gpus=False` also hides all GPUs.
     """
@@ -105,7 +104,7 @@ def environment_without(*names: str, gpus: bool = True) -> dict[str, str]:
 
 
 def bare_environment() -> dict[str, str]:
-    """A minimal environment for a Python interpreter. It contains no secrets.
+    """Return a minimal environment for a Python interpreter, without secrets.
 
     A fixed hash seed, a fixed time zone and a single thread make results reproducible.
     """
@@ -140,7 +139,7 @@ class Finished:
 
 
 def run(command: Sequence[str], deadline_s: float) -> Finished:
-    """Run `command` without input. After `deadline_s` seconds, kill its whole process group."""
+    """Run `command` without input. After `deadline_s` seconds, kill the command's entire process group."""
     try:
         process = subprocess.Popen(
             command,
@@ -166,12 +165,13 @@ def run(command: Sequence[str], deadline_s: float) -> Finished:
 
 
 def run_python(deadline_s: float, *arguments: str) -> Finished:
-    """Run this Python interpreter. Files in the working directory cannot shadow the modules that it imports."""
+    """Run this Python interpreter. Files in the working directory cannot shadow the modules that the interpreter
+    imports."""
     return run([sys.executable, "-P", *arguments], deadline_s)
 
 
 def _end(code: int) -> str:
-    """How a process with this exit code ended: "exit code 3", or "signal 9 (Killed)" for -9."""
+    """Describe how a process with this exit code ended: "exit code 3", or "signal 9 (Killed)" for -9."""
     return f"exit code {code}" if code >= 0 else f"signal {-code} ({signal.strsignal(-code)})"
 
 
@@ -199,7 +199,7 @@ class Command:
 
 
 class ProcessGroup:
-    """A running `command` that writes its output directly to the file `log`, so it never blocks on a reader.
+    """A running `command` that writes its output directly to the file `log`, so the command never blocks on a reader.
 
     Args:
         environment: base environment, to which the command's own variables are added. Default: this process's
@@ -300,7 +300,7 @@ def alive(process: "psutil.Process") -> bool:
 
 
 def descendants(process: "psutil.Process | None" = None, *, recursive: bool = True) -> "list[psutil.Process]":
-    """All running descendants of `process` (default: this one), in any session."""
+    """Return all running descendants of `process` (default: this process), in any session."""
     import psutil
 
     try:
@@ -310,9 +310,9 @@ def descendants(process: "psutil.Process | None" = None, *, recursive: bool = Tr
 
 
 def end_all(find: "Callable[[], Iterable[psutil.Process]]", grace_s: Callable[[], float]) -> None:
-    """Send SIGTERM to the processes from `find` and, `grace_s()` seconds later, SIGKILL to those that it then returns.
+    """Send SIGTERM to the processes from `find`. After `grace_s()` seconds, send SIGKILL to the remaining processes.
 
-    Both functions are called repeatedly because new processes may appear and the grace period may shrink.
+    `find` and `grace_s` are called repeatedly because new processes may appear and the grace period may shrink.
     """
     _signal(find(), signal.SIGTERM)
     start = time.monotonic()
@@ -325,7 +325,7 @@ def end_all(find: "Callable[[], Iterable[psutil.Process]]", grace_s: Callable[[]
 
 @contextlib.contextmanager
 def stop_signals(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """Within the block, `handler` handles the signals that request a stop: SIGINT (Ctrl-C), SIGTERM and SIGHUP."""
+    """Let `handler` handle the signals that request a stop within the block: SIGINT (Ctrl-C), SIGTERM and SIGHUP."""
     # Closing a terminal sends SIGHUP. Under nohup, the signal is ignored and must remain ignored.
     kinds = [signal.SIGINT, signal.SIGTERM]
     kinds += [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []
@@ -366,7 +366,7 @@ def _signal(processes: "Iterable[psutil.Process]", number: signal.Signals) -> No
 
 
 class ProcessEndedError(EOFError):
-    """A `JsonProcess` has ended. It has been reaped, and its group has been killed."""
+    """A `JsonProcess` has ended and been reaped, and its process group has been killed."""
 
     def __init__(self, code: int, last_error: str) -> None:
         self.code = code
@@ -382,10 +382,10 @@ class JsonProcess:
     """A fresh interpreter that runs `main` ("module:function") and exchanges JSON lines with this process.
 
     This process, which may have threads and use a GPU, is not forked, and its script does not need the guard `if
-    __name__ == "__main__"`. Pickle is never used, so a child's message may be wrong but cannot run code here. `main`
-    uses `core.child_main.ParentPipe`. The module search path is that of this process, but files in the working
-    directory cannot shadow other modules. Only one thread at a time may use a `JsonProcess`, except that any thread may
-    call `signal_kill`.
+    __name__ == "__main__"`. Pickle is never used, so a child's message may be wrong but cannot run code in this
+    process. `main` uses `core.child_main.ParentPipe`. The module search path is that of this process, but files in the
+    working directory cannot shadow other modules. Only one thread at a time may use a `JsonProcess`, except that any
+    thread may call `signal_kill`.
 
     Args:
         environment: environment variables, such as `bare_environment()`.

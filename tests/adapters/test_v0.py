@@ -193,7 +193,7 @@ def test_a_rubric_of_the_users_own(server: ChatServer) -> None:
         ({"num_train_exmaples": 1}, UnknownNameError, "'num_train_exmaples' of .*: did you mean 'num_train_e"),
         ({"dataset": None}, InputError, "'dataset' cannot be set"),
         ({"rubric": "x"}, InputError, "rubric must be a vf.Rubric, not 'x'"),
-        ({"task": 1, "size": 5}, UnknownNameError, "it is 'gym' here; .* it is 'num_train_examples' here"),
+        ({"task": 1, "size": 5}, UnknownNameError, "use 'gym' instead; .* use 'num_train_examples' instead"),
         ({"parser": "x"}, InputError, "parser must be a vf.Parser, not 'x'"),
         ({"sampling_args": "x"}, InputError, "sampling_args must be a mapping, not 'x'"),
     ],

@@ -97,7 +97,11 @@ def test_parameters_are_the_plain_environments_and_the_split() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"task_name": "maze", "num_examples": 5}, UnknownNameError, "'gym' here; .* it is 'num_train_examples' here"),
+        (
+            {"task_name": "maze", "num_examples": 5},
+            UnknownNameError,
+            "use 'gym' instead; .* use 'num_train_examples' instead",
+        ),
         ({"max_animals": 9}, UnknownNameError, "an option of a task; use gym={'name': TASK, 'config': {'max_animals'"),
         ({"split": "test"}, UnknownNameError, "unknown split 'test'"),
         ({"rewards": [lambda state: 1.0]}, InputError, "needs 'state', which this environment does not provide"),

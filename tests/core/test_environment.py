@@ -48,14 +48,14 @@ def test_rows_of_every_form() -> None:
         ("text", r"train_rows\[1\] must be a mapping with a question or a prompt, not 'text'"),
         ({}, r"train_rows\[1\] has neither a prompt nor a question; it has nothing"),
         ({"answer": "1", "task": "x"}, r"train_rows\[1\] has neither a prompt nor a question; it has answer, task"),
-        ({"question": 5}, r"train_rows\[1\]: question is not text, but 5"),
+        ({"question": 5}, r"train_rows\[1\]: question must be text, not 5"),
         ({"prompt": [{"role": "user", "content": ""}]}, r"train_rows\[1\]: prompt is blank"),
         ({"question": "?", "answer": "2"},
          r"train_rows\[1\] asks the same question as train_rows\[0\] but has a different answer \('2' and ''\)"),
         ({"prompt": []}, r"train_rows\[1\]: prompt must be text, or a list of messages"),
         ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]}, "prompt must be text, or a list of messages"),
         ({"prompt": "\ud800"}, r"train_rows\[1\]: prompt contains an unpaired surrogate"),
-        ({"question": "?", "answer": ["1"]}, r"train_rows\[1\]: answer is not text or a number, but \['1'\]"),
+        ({"question": "?", "answer": ["1"]}, r"train_rows\[1\]: answer must be text or a number, not \['1'\]"),
         ({"question": "?", "info": "{}"}, r"train_rows\[1\]: info must be a mapping, not '{}'"),
     ],
 )  # fmt: skip
@@ -74,8 +74,8 @@ def test_repeated_rows_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(env.eval_rows) == 1
     Environment([row, row])
     first, second = capsys.readouterr().out.splitlines()
-    assert first == "train_rows: 2 of 4 rows left out, because their questions are repeated"
-    assert second == "train_rows: 1 of 2 rows left out, because their questions are repeated"
+    assert first == "train_rows: 2 of 4 rows omitted because their questions are repeated"
+    assert second == "train_rows: 1 of 2 rows omitted because their questions are repeated"
 
 
 @pytest.mark.parametrize(

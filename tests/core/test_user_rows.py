@@ -34,7 +34,7 @@ def test_files_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], suff
         {"csv": arrow_csv.write_csv, "parquet": parquet.write_table}[suffix](pyarrow.Table.from_pylist(rows), str(path))
     assert load_rows(str(path)) == [{"question": f"{i} + 1, say", "answer": str(i + 1)} for i in range(5)]
     assert "data." in (said := capsys.readouterr().out)
-    assert said.endswith(": 3 of 8 rows left out, because their questions are repeated\n")
+    assert said.endswith(": 3 of 8 rows omitted because their questions are repeated\n")
 
 
 def test_columns_and_answers_can_be_named() -> None:
@@ -52,12 +52,12 @@ def test_columns_and_answers_can_be_named() -> None:
         ("a.jsonl", as_lines(*GOOD, {"question": "1 + 1", "answer": "so ####"}), "line 2: answer has no text after"),
         ("a.jsonl", as_lines(*GOOD, {"question": "2 + 2", "answer": "#### 5"}),
          r"line 2 asks the same question as line 1 but has a different answer \('5' and '4'\)"),
-        ("a.jsonl", as_lines({"question": "1", "answer": ["2"]}), "line 1: answer is not text or a number, but .'2'"),
-        ("a.jsonl", as_lines({"question": 1, "answer": "2"}), "line 1: question is not text, but 1"),
+        ("a.jsonl", as_lines({"question": "1", "answer": ["2"]}), "line 1: answer must be text or a number, not .'2'"),
+        ("a.jsonl", as_lines({"question": 1, "answer": "2"}), "line 1: question must be text, not 1"),
         ("a.jsonl", '{"question": "\\ud800", "answer": "#### 2"}', "line 1: question contains an unpaired surrogate"),
         ("a.jsonl", as_lines({"Question": "1", "Answer": "2"}), "line 1 has no column 'question'; it has 'Question'"),
         ("a.jsonl", as_lines(*GOOD) + '{"question": "cut', "line 2 is not JSON: Unterminated string"),
-        ("a.jsonl", as_lines(*GOOD, 7), "line 2 is not a mapping of columns, but 7"),
+        ("a.jsonl", as_lines(*GOOD, 7), "line 2 must be a mapping of columns, not 7"),
         ("a.jsonl", as_lines(*GOOD) + '{"question": "1", "question": "2"}', "line 2 has the key 'question' twice in"),
         ("a.jsonl", '{"question": "1", "answer": 1e999}', "line 1: answer is not a finite number"),
         ("a.jsonl", as_lines({"question": "1", "answer": "#### <answer>2</answer>"}),
@@ -65,15 +65,15 @@ def test_columns_and_answers_can_be_named() -> None:
         ("a.jsonl", as_lines(*GOOD) + "1" * 5000, "a.jsonl: line 2 has a number with more than 4,300 digits$"),
         ("a.jsonl", "[" * 100_000, "line 1 is nested too deeply$"),
         ("a.json", '[\n{"question": "1", "answer": "2"},\n{]', "line 3 is not JSON"),
-        ("a.json", "[true]", "a.json: row 1 is not a mapping of columns, but True"),
+        ("a.json", "[true]", "a.json: row 1 must be a mapping of columns, not True"),
         ("a.csv", "question,answer,answer\n1,2,3\n", "a.csv: line 1 has the column 'answer' twice: rename"),
         ("a.csv", 'question,answer\n"2\n3",#### 4\n1, 1,#### 2\n', "line 4 has more or fewer columns than the header"),
         ("a.csv", "question,answer\nalone\n", "line 2 has more or fewer columns than the header"),
         ("a.csv", "question,answer\n1,#### 2\n2,\n", "line 3: answer is blank"),
         ("a.csv", 'question,answer\n1,#### 2\n"3,#### 4\n5,#### 6\n',
          "line 3 starts a row that is not CSV: unexpected end"),
-        ("a.csv", "question,answer\n", "there are no rows"),
-        ("a.jsonl", "", "there are no rows"),
+        ("a.csv", "question,answer\n", "no rows found"),
+        ("a.jsonl", "", "no rows found"),
         ("a.parquet", "no parquet", "cannot read .*a.parquet"),
         ("a.txt", "2 + 2 = 4", "a.txt'? is not a data file; data files end in .csv, .json, .jsonl, .parquet"),
     ],
@@ -98,7 +98,7 @@ def test_all_defects_are_reported_at_once(tmp_path: Path) -> None:
     assert found[3].endswith("(and 2 more like it)")
 
     file.write_text("\n".join(f"{number}" for number in range(15)))
-    with pytest.raises(InputError, match=r"15 defects(?s:.*)but 9\n  and 5 more$"):
+    with pytest.raises(InputError, match=r"15 defects(?s:.*)not 9\n  and 5 more$"):
         load_rows(str(file))
 
 
@@ -119,7 +119,10 @@ def test_long_fields_and_unnamed_columns_of_csv(tmp_path: Path) -> None:
     [
         ("latin.csv", r"line 2 is not UTF-8 text \(byte 0xe9\): .*iconv -f latin1"),
         ("mixed.csv", r"line 3 is not UTF-8 text \(byte 0xe9\)"),
-        ("missing.jsonl", "cannot read 'missing.jsonl': no such file; relative paths start at the working directory"),
+        (
+            "missing.jsonl",
+            "cannot read 'missing.jsonl': no such file; relative paths are resolved from the working directory",
+        ),
         ("./nowhere", "there is no file ./nowhere"),
         ("", "'' is not a data file"),
         ("a\0b.csv", "cannot read 'a.*null"),
@@ -143,7 +146,9 @@ def test_evaluation_rows_stay_when_rows_are_added() -> None:
     assert split_rows(rows[::-1], 10, seed=1)[1] == evaluation != split_rows(rows, 10, seed=2)[1]
     more = split_rows([*rows, {"question": "new", "answer": "1"}], 10, seed=1)[1]
     assert len([row for row in more if row in evaluation]) >= 9
-    with pytest.raises(InputError, match=r"50 evaluation questions would .*the data has 50, so use at most 49"):
+    with pytest.raises(
+        InputError, match=r"50 evaluation questions would .*the number of rows is 50, so use at most 49"
+    ):
         split_rows(rows, 50)
 
 

@@ -163,7 +163,7 @@ def test_bad_input_is_one_line(hub: HubServer, run: Path, rg_env: Any, tmp_path:
         (half, [], "half: its weights cannot be read: "),
         (damaged, [], "manifest.json is damaged"),
         (POLICY_DIR, ["--optimizer-state", "full"], "has no training state to resume from"),
-        (run, ["--repo-id", "legs"], "--repo-id 'legs' is not a repository: use USER/NAME"),
+        (run, ["--repo-id", "legs"], "--repo-id 'legs' is not a repository name: use USER/NAME"),
         (run, ["--repo-id", "me/le\ngs"], "is not a repository"),
         (run, ["--revision", "refs/pr/1"], "is a commit or a reference"),
         (run, ["--revision", "a b"], "is not a branch name"),

@@ -57,7 +57,7 @@ class Key(NamedTuple):
 
 
 def described(task: str) -> str:
-    """A description of what a task's problem key covers."""
+    """Return a description of what a task's problem key covers."""
     if task not in KEYS:
         return f"the whole question ({WHOLE.get(task, 'your own task')})"
     kept = f" (with {KEPT[task]})" if task in KEPT else ""
@@ -65,9 +65,9 @@ def described(task: str) -> str:
 
 
 def problem_key(task: str, entry: Entry) -> str:
-    """The problem key of a library entry (after a round trip through JSON).
+    """Return the problem key of a library entry (after a round trip through JSON).
 
-    It does not depend on the machine, the hash seed, the config or the level.
+    The key does not depend on the machine, the hash seed, the config or the level.
     """
     try:
         form = KEYS[task].form(entry)
@@ -78,19 +78,19 @@ def problem_key(task: str, entry: Entry) -> str:
 
 
 def parts(pattern: str, text: str) -> list[Any]:
-    """All matches of the pattern. If it does not match, the whole text is returned, so problems in an unknown format
-    stay distinct."""
+    """Return all matches of the pattern. If the pattern does not match, return the entire text, so problems in an
+    unknown format stay distinct."""
     return re.findall(pattern, text, re.MULTILINE) or [text.strip()]
 
 
 def numbered(text: Iterable[str]) -> list[int]:
-    """Each character's rank by first occurrence, so texts that differ only in their alphabet become equal."""
+    """Return each character's rank by first occurrence, so texts that differ only in their alphabet become equal."""
     numbers: dict[str, int] = {}
     return [numbers.setdefault(sign, len(numbers)) for sign in text]
 
 
 def _fields(entry: Entry, paths: str) -> tuple[Any, ...]:
-    """The values of the metadata fields listed in `paths` (separated by spaces), in that order.
+    """Return the values of the metadata fields listed in `paths` (separated by spaces), in that order.
 
     A dot selects a nested field (`puzzle.target`). A trailing `*` means that the order of the items does not matter
     (`numbers*`).
@@ -106,7 +106,7 @@ def _fields(entry: Entry, paths: str) -> tuple[Any, ...]:
 
 
 def _expression(entry: Entry, field: str) -> Any:
-    """An expression's form, ignoring variable names."""
+    """Return an expression's form, ignoring variable names."""
     metadata = entry["metadata"]
     return expression(metadata[field], metadata.get("variables") or metadata.get("variable", ""))
 
@@ -116,7 +116,7 @@ def _expression(entry: Entry, field: str) -> Any:
 
 def advanced_geometry(entry: Entry) -> Any:
     """The corners in any order, and the quantity asked for, ignoring wording."""
-    # If the question is about an angle, it is the one at B. Otherwise, the corners are interchangeable.
+    # If the question is about an angle, it is the angle at B. Otherwise, the corners are interchangeable.
     metadata = entry["metadata"]
     ends = Bag([metadata["A"], metadata["C"]])
     triangle = (ends, metadata["B"]) if metadata["task_type"] == "angle_measure" else Bag([*ends, metadata["B"]])
@@ -337,7 +337,7 @@ def boxnet(entry: Entry) -> Any:
 def game_of_life(entry: Entry) -> Any:
     """The board and the number of steps."""
     question = entry["question"]
-    # The last board counts because the first is an empty example.
+    # Use the last board because the first board is an empty example.
     board = question[question.rindex("[[") :].rstrip(". \n")
     return (board.split(), entry["metadata"]["simulation_steps"])
 
@@ -350,7 +350,8 @@ def game_of_life_halting(entry: Entry) -> Any:
 
 
 def _shifted(rows: Sequence[Sequence[bool]]) -> list[list[int]]:
-    """Positions of the live cells on a board that wraps around, relative to a live cell chosen by its neighborhood."""
+    """Return the positions of the live cells on a board that wraps around, relative to a live cell chosen by its
+    neighborhood."""
     height, width = len(rows), len(rows[0])
     cells = [(y, x) for y, row in enumerate(rows) for x, alive in enumerate(row) if alive]
 
@@ -444,7 +445,7 @@ def ab(entry: Entry) -> Any:
 
 def binary_alternation(entry: Entry) -> Any:
     """The string, up to reversal and swapping 0 and 1."""
-    # Neither changes the number of swaps in the answer.
+    # Neither reversal nor swapping 0 and 1 changes the number of swaps in the answer.
     string = entry["metadata"]["string"]
     exchanged = string.translate(str.maketrans("01", "10"))
     return min(string, exchanged, string[::-1], exchanged[::-1])
@@ -513,7 +514,7 @@ def word_ladder(entry: Entry) -> Any:
 
 
 def _key(form: Callable[[Entry], Any]) -> Key:
-    """A key that uses `form`, with the first paragraph of `form`'s docstring as its description."""
+    """Return a key that uses `form`, with the first paragraph of `form`'s docstring as its description."""
     asks = " ".join((inspect.getdoc(form) or "").partition("\n\n")[0].split()).rstrip(".")
     return Key(asks[:1].lower() + asks[1:], form)
 

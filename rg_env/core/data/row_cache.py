@@ -1,12 +1,13 @@
-"""A disk cache of rows. With it, building the same rows again takes milliseconds and does not import the library.
+"""A disk cache of rows. With a cache, building the same rows again takes milliseconds and does not import the library.
 
 The cache has one gzipped JSON file for each combination of tasks, split, number of rows and seed. The file name is a
 hash of everything the rows depend on, including this package's code and the library and Python versions. A damaged file
 is rebuilt, with a one-line warning. Errors in the cache never prevent rows from being built.
 
-The folder is `rows` in `RG_ENV_CACHE` ("" disables the cache) or, if that is not set, `rg-env/rows` in
-`XDG_CACHE_HOME`, `~/Library/Caches` (macOS) or `~/.cache`. It is readable only by its owner. A folder that others own
-or can write to is not used. If the files exceed `MAX_BYTES` in total, the least recently used ones are removed.
+The cache folder is `rows` in `RG_ENV_CACHE` ("" disables the cache) or, if that variable is not set, `rg-env/rows` in
+`XDG_CACHE_HOME`, `~/Library/Caches` (macOS) or `~/.cache`. The cache folder is readable only by its owner. A folder
+that other users own or can write to is not used. If the files exceed `MAX_BYTES` in total, the least recently used
+files are removed.
 """
 
 import contextlib
@@ -35,7 +36,7 @@ _logger = logging.getLogger(__name__)
 
 
 def folder() -> Path | None:
-    """The cache folder (created if needed), or None if the cache is disabled or cannot be used."""
+    """Return the cache folder (created if needed), or None if the cache is disabled or cannot be used."""
     try:
         if (chosen := os.environ.get("RG_ENV_CACHE")) is not None:
             where = Path(chosen).expanduser() / "rows" if chosen else None
@@ -53,7 +54,8 @@ def folder() -> Path | None:
 
 
 def path_of(where: Path, what: Mapping[str, Any]) -> Path:
-    """The file for the rows described by `what` (JSON values). Its name is a hash of everything that they depend on."""
+    """Return the file for the rows described by `what` (JSON values). The file's name is a hash of everything that the
+    rows depend on."""
     key = {
         "what": what,
         "versions": [version(name) for name in ("rg-env", "reasoning-gym", "numpy", "sympy")],
@@ -64,7 +66,7 @@ def path_of(where: Path, what: Mapping[str, Any]) -> Path:
 
 
 def load(path: Path) -> list[Row] | None:
-    """The cached rows, or None if they are missing or damaged."""
+    """Return the cached rows, or None if they are missing or damaged."""
     try:
         rows: list[Row] = json.loads(gzip.decompress(path.read_bytes()))
         os.utime(path)  # marks the file as recently used
@@ -90,21 +92,22 @@ def store(path: Path, rows: list[Row], max_bytes: int = MAX_BYTES) -> None:
 
 @contextlib.contextmanager
 def building(paths: Iterable[Path]) -> Iterator[None]:
-    """While the block runs, no other process on this machine builds the same rows, if the file system supports
+    """Prevent other processes on this machine from building the same rows during the block, if the file system supports
     locks."""
     with contextlib.ExitStack() as held:
         for path in paths:
             with contextlib.suppress(OSError):
                 file = held.enter_context(path.with_suffix(".lock").open("a"))
                 fcntl.flock(file, fcntl.LOCK_EX)  # the system releases the lock if the process dies
-                # Processes that were waiting then find the rows.
+                # Processes that were waiting for the lock then find the rows in the cache.
                 held.callback(path.with_suffix(".lock").unlink, missing_ok=True)
         yield
 
 
 @lru_cache(maxsize=1)
 def _sources() -> str:
-    """Hash of the code that rows depend on. Between releases, the code can change without a new version number."""
+    """Return a hash of the code that rows depend on. Between releases, the code can change without a new version
+    number."""
     core = Path(__file__).parent.parent
     digest = hashlib.sha256()
     files = [path for folder in _SOURCES for path in (core / folder).rglob("*") if path.suffix in (".py", ".json")]

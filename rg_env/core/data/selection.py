@@ -1,16 +1,15 @@
 """Selection of drawn items as rows: distinct questions in the right split, with balanced answers for some tasks.
 
 A `Selection` receives a task's items in index order, and its decisions depend only on that order. The rows therefore do
-not depend on which process drew an item. They do not depend on the number of rows, either: a larger split starts with
-the same rows.
+not depend on which process drew an item. A larger split starts with the same rows as a smaller split.
 
 For the tasks in `BALANCED`, a constant answer would be right on up to 90% of the rows if the library's draws were used
 unchanged. In these tasks, a row with a frequent answer waits until other answers have caught up. In tasks with two
-answers, both are then equally frequent. In tasks with open-ended answers, no answer is right on more than one row in
-five. A row then takes between 1.0 (binary_alternation) and 1.5 (maze) draws. The exception is self_reference, where the
-limit is one in four. Its answer is 1, 2, 3 or 4 in 95% of the draws, so a limit of one in five would take 4.8 draws per
-row. Tasks are not balanced if the best constant answer is right on only about 20% of the rows (aiw, knight_swap), or no
-more often than a random guess (zebra_puzzles, with four names).
+answers, balancing makes both answers equally frequent. In tasks with open-ended answers, no answer is right on more
+than one row in five. With balancing, a row takes between 1.0 (binary_alternation) and 1.5 (maze) draws. The exception
+is self_reference, where the limit is one row in four. The answer of self_reference is 1, 2, 3 or 4 in 95% of the draws,
+so a limit of one row in five would take 4.8 draws per row. Tasks are not balanced if the best constant answer is right
+on only about 20% of the rows (aiw, knight_swap), or no more often than a random guess (zebra_puzzles, with four names).
 """
 
 import json
@@ -37,10 +36,11 @@ BALANCED = {task: one_in for one_in, tasks in _ONE_IN.items() for task in tasks.
 
 The answer is usually the gold answer, with these exceptions:
 
-- propositional_logic: a variable or a negated variable. Several can be right.
-- graph_color: any coloring fits a graph with few edges. At most one row in ten has a graph that a fixed coloring solves
+- propositional_logic: a variable or a negated variable. Several answers can be right.
+- graph_color: any coloring, for graphs with few edges. At most one row in ten has a graph that a fixed coloring solves
   by chance with a probability above `_CHANCE`.
-- modulo_grid: the sign that fills all gaps. The library's single gap needs the rarer sign in one draw in ten.
+- modulo_grid: the sign that fills all gaps. With the library's default of a single gap, the rarer sign is the answer in
+  one draw in ten.
 - string_insertion (93% of the draws), string_manipulation, pool_matrix: the question's own text or grid, if no rule
   applies to it.
 - largest_island: the count of all ones, if they form a single island.
@@ -48,12 +48,13 @@ The answer is usually the gold answer, with these exceptions:
 _CHANCE = 0.2
 
 BALANCE_PATIENCE = 300
-"""Number of consecutive new questions with only frequent answers before balancing stops for a split. The task's options
-then make other answers rare or impossible."""
+"""Number of consecutive new questions with only frequent answers before balancing stops for a split. A longer run of
+such questions means that the task's options make other answers rare or impossible."""
 PATIENCE_DRAWS = 5000
-"""Number of consecutive draws without a new question for a split before a task counts as exhausted."""
+"""Number of consecutive draws without a new question for a split before a task is considered exhausted."""
 PATIENCE_S = 20.0
-"""Seconds without a new question before a slow task counts as exhausted, after at least `PATIENCE_MIN_DRAWS` draws."""
+"""Seconds without a new question before a slow task is considered exhausted, after at least `PATIENCE_MIN_DRAWS` draws.
+"""
 PATIENCE_MIN_DRAWS = 200
 """Minimum number of consecutive draws before `PATIENCE_S` applies."""
 
@@ -83,7 +84,7 @@ class Selection:
         self._common = {"rg_task": task, "config": config_json}
         self._seen: set[str] = set()
         self.parts = {split: Part(BALANCED.get(task, 0), patience_s) for split in splits}
-        """What has been selected for each split."""
+        """Rows selected so far for each split."""
 
     def offer(self, item: Item | None) -> None:
         """Process the next draw's item, or None if the draw yielded no item."""
@@ -160,7 +161,7 @@ class Part:
 
 
 def _answers(task: str, item: Item) -> tuple[str, ...]:
-    """The constant answers that are right on this item, among those that might be right on many items."""
+    """Return the constant answers that are right for this item, among answers that might be right for many items."""
     if task == "propositional_logic":
         return tuple(Premises(json.loads(item.entry)["metadata"]).literals())
     if task == "graph_color":
@@ -179,7 +180,7 @@ def _answers(task: str, item: Item) -> tuple[str, ...]:
 
 
 def _numbers(cells: list[str]) -> list[float] | str:
-    """Values of the cells, or their text if any cell is not a number."""
+    """Return the values of the cells, or their text if any cell is not a number."""
     try:
         return [float(cell) for cell in cells]
     except ValueError:

@@ -2,8 +2,8 @@
 
 For seed `s`, Reasoning Gym draws item `i` from `Random(s + i)`. Seeds 1 and 2 therefore yield the same items shifted by
 one, and small tasks repeat their questions under any seed. Many tasks also pose the same problem in several wordings,
-orders or layouts. Here, a hash of the problem decides the split (`core.data.problem_keys`). A fixed quarter of all
-problems is for evaluation, and the rest is for training. No choice of seeds, sizes, configs or mixtures can put a
+orders or layouts. In rg_env, a hash of the problem determines the split (`core.data.problem_keys`). A fixed quarter of
+all problems is for evaluation, and the rest is for training. No choice of seeds, sizes, configs or mixtures can put a
 problem into both splits, within a run or across runs.
 
 With `SplitBy` "question", a hash of the question's text is used instead. The same problem in two wordings may then be
@@ -21,10 +21,10 @@ EVAL_SHARE = 0.25
 
 
 def question_hash(question: str) -> str:
-    """Hex SHA-256 of the question's text without surrounding whitespace."""
+    """Return the hex SHA-256 of the question's text without surrounding whitespace."""
     return hashlib.sha256(question.strip().encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def split_of(digest: str) -> Split:
-    """The split for this problem key or question hash. It is the same in all runs."""
+    """Return the split for this problem key or question hash. The split is the same in all runs."""
     return "eval" if int(digest[:8], 16) < EVAL_SHARE * 2**32 else "train"

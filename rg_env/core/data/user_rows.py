@@ -5,8 +5,8 @@
     train, evaluation = split_rows(data, num_eval=200, seed=0)
     DataConfig(path="problems.jsonl").rows()             # the same as the section `data` of configs
 
-Text files are parsed here, which avoids heavy imports and allows every error to be reported with its line. Parquet
-files are read by pyarrow, and datasets on the Hub by `datasets`.
+This module parses text files itself, which avoids heavy imports and allows every error to be reported with its line.
+pyarrow reads Parquet files, and `datasets` reads datasets on the Hub.
 """
 
 import csv
@@ -36,7 +36,7 @@ OWN_TASK = "own_task"
 """Key in a row's `info` for the data's name."""
 _TAKEN = ("all_tasks", "held_out", "status")
 """Names that already have a meaning in results."""
-_RELATIVE = "relative paths start at the working directory"
+_RELATIVE = "relative paths are resolved from the working directory"
 _DEFECTS_SHOWN = 10
 _Located = tuple[str, Any]
 """A row and its location ("line 3" in a text file, otherwise "row 3"). If a row cannot be parsed, an `InputError` takes
@@ -61,8 +61,8 @@ class DataConfig(Section):
     answer_column: Text = "answer"
     """Name of the column with the gold answers (text or numbers)."""
     answer_after: Text | None = None
-    """Marker in the answer column, such as "####". The gold answer is the text after it. Default: the whole column is
-    the answer."""
+    """Marker in the answer column, such as "####". The gold answer is the text after the marker. Default: the entire
+    column is the answer."""
 
     @property
     def name(self) -> str:
@@ -82,8 +82,8 @@ class DataConfig(Section):
             raise InputError(f"is not an existing file; {similar_file(file) or _RELATIVE}")
 
     def rows(self) -> list[dict[str, Any]]:
-        """The rows, with the name of the data. An unchanged file is read only once. Raises the same errors as
-        `load_rows`."""
+        """Return the rows, with the data's name in the `info` of each row. An unchanged file is read only once. Raises
+        the same errors as `load_rows`."""
         file = Path(self.path).expanduser()
         found = _rows_of(self, file.stat().st_mtime_ns if file.is_file() else 0)
         return [{**row, "info": {OWN_TASK: self.name}} for row in found]
@@ -112,19 +112,19 @@ def load_rows(
             numbers.
         config, split: configuration and split of a dataset on the Hub.
         question_column, answer_column: names of the columns.
-        answer_after: marker in the answer column. The answer is the text after it.
+        answer_after: marker in the answer column. The answer is the text after the marker.
 
     Raises:
         InputError: the source cannot be read, a question or an answer is missing or is not text, or a question has two
-            different answers. The message names the line or row, counted from 1. If there are several defects, it lists
-            the first ten, one per line.
+            different answers. The error message names the line or row, counted from 1. If there are several defects,
+            the message lists the first ten, one per line.
     """
     name = shortened(source).strip("'\"") if isinstance(source, str) else "the rows"
     read = _read(source, config, split) if isinstance(source, str) else _numbered(source)
 
     def checked(row: Any, where: str) -> dict[str, str]:
         if not isinstance(row, Mapping):
-            raise InputError(f"{where} is not a mapping of columns, but {shortened(row)}")
+            raise InputError(f"{where} must be a mapping of columns, not {shortened(row)}")
         for column in (question_column, answer_column):
             if column not in row:
                 columns = ", ".join(map(repr, row)) or "nothing"
@@ -154,7 +154,7 @@ def load_rows(
             yield where, "" if isinstance(found, InputError) else found["question"], found
 
     if not (found := distinct(located(), name)):
-        raise InputError(f"{name}: there are no rows")
+        raise InputError(f"{name}: no rows found")
     return found
 
 
@@ -165,8 +165,8 @@ def split_rows(
     questions, so adding rows changes few of the evaluation rows. Raises `InputError` if no training rows are left."""
     if num_eval >= len(rows):
         raise InputError(
-            f"{counted(num_eval, 'evaluation question')} would leave nothing to train on: the data has {len(rows)}, "
-            f"so use at most {len(rows) - 1}"
+            f"{counted(num_eval, 'evaluation question')} would leave nothing to train on: "
+            f"the number of rows is {len(rows)}, so use at most {len(rows) - 1}"
         )
     order = in_order(rows, seed)
     chosen = {row["question"] for row in order[:num_eval]}
@@ -174,12 +174,13 @@ def split_rows(
 
 
 def in_order(rows: Sequence[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
-    """The rows in an order that depends only on `seed` and their questions. The first ones are for evaluation."""
+    """Return the rows in an order that depends only on `seed` and their questions. The first rows in this order are for
+    evaluation."""
     return sorted(rows, key=lambda row: hashlib.sha256(f"{seed}:{row['question']}".encode()).digest())
 
 
 def own_text(value: object, where: str, *, numbers: bool = False) -> str:
-    """A value from the user's own data, as text. Numbers are accepted only if `numbers` is true.
+    """Return a value from the user's own data as text. Numbers are accepted only if `numbers` is true.
 
     Raises `InputError` if the value is unusable.
     """
@@ -190,7 +191,7 @@ def own_text(value: object, where: str, *, numbers: bool = False) -> str:
     if numbers and isinstance(value, int | float | Decimal) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
-        raise InputError(f"{where} is not text{' or a number' if numbers else ''}, but {shortened(value)}")
+        raise InputError(f"{where} must be text{' or a number' if numbers else ''}, not {shortened(value)}")
     if not value.strip():
         raise InputError(f"{where} is blank")
     check_text(where, value)
@@ -228,12 +229,12 @@ def distinct(rows: Iterable[tuple[str, str, dict[str, Any] | InputError]], name:
     if defects:
         raise InputError(_summary(name, list(defects.values())))
     if repeated := count - len(kept):
-        print_once(f"{name}: {repeated} of {counted(count, 'row')} left out, because their questions are repeated")
+        print_once(f"{name}: {repeated} of {counted(count, 'row')} omitted because their questions are repeated")
     return list(kept.values())
 
 
 def _summary(name: str, defects: list[list[str]]) -> str:
-    """One message for all defects, with similar ones grouped."""
+    """Return one message for all defects, with similar defects grouped."""
     lines = [f"{first}{f' (and {len(more)} more like it)' if more else ''}" for first, *more in defects]
     if len(lines) == 1:
         return lines[0]
@@ -274,7 +275,7 @@ def _read(name: str, config: str | None, split: str) -> Iterable[_Located]:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        # Counted here rather than in `data`, which may start with a byte order mark.
+        # The offset refers to `error.object`, not to `data`, which may start with a byte order mark.
         line = error.object.count(b"\n", 0, error.start) + 1
         raise InputError(
             f"{name}: line {line} is not UTF-8 text (byte 0x{error.object[error.start]:02x}): save the file as UTF-8, "
@@ -311,7 +312,7 @@ def _csv_rows(lines: list[str], name: str) -> Iterator[_Located]:
 
 
 def _json_rows(lines: list[str], name: str) -> Iterable[_Located]:
-    """Rows from JSON Lines or a JSON list."""
+    """Return rows from JSON Lines or a JSON list."""
     first = next((line for line in lines if line.strip()), "")
     if first.lstrip().startswith("["):
         if isinstance(rows := _json("".join(lines), name, 1), InputError):
@@ -323,7 +324,7 @@ def _json_rows(lines: list[str], name: str) -> Iterable[_Located]:
 
 
 def _json(text: str, name: str, line: int) -> Any:
-    """The parsed text, or an `InputError` if it cannot be parsed."""
+    """Return the parsed text, or an `InputError` if it cannot be parsed."""
     try:
         return json.loads(text, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
@@ -350,7 +351,7 @@ def _from_hub(name: str, config: str | None, split: str) -> Sequence[Mapping[str
         import datasets
 
         offline = datasets.config.HF_HUB_OFFLINE
-        # Without a connection, only the cache is read, without retries.
+        # Without a connection, read only the cache, and do not retry.
         datasets.config.HF_HUB_OFFLINE = offline or not hub_answers()
         try:
             return list(datasets.load_dataset(name, config, split=split))
