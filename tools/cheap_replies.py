@@ -79,7 +79,7 @@ class Search:
 _TWO_ANSWERS = "its two answers are equally frequent, and one is likelier "
 SHORTCUTS: dict[str, str] = {
     "aiw": "two of its three wordings ask for one more than a number in the question",
-    "circuit_logic": _TWO_ANSWERS + "depending on how the circuit looks",
+    "circuit_logic": _TWO_ANSWERS + "depending on the circuit's appearance",
     "course_schedule": _TWO_ANSWERS + "the more prerequisites there are",
     "game_of_life_halting": _TWO_ANSWERS + "the fewer cells are alive",
     "isomorphic_strings": _TWO_ANSWERS + "the shorter the strings are",
@@ -93,14 +93,14 @@ _SORTED = r"(?:sorted|ascending|descending)"
 SOLUTIONS: dict[str, tuple[str, str]] = {
     "gcd": ("greatest common divisor", "the question asks for the greatest common divisor of its numbers"),
     "lcm": ("least common multiple", "the question asks for the least common multiple of its numbers"),
-    "number_sorting": (_SORTED, "the question asks for its numbers in order"),
+    "number_sorting": (_SORTED, "the question asks for its numbers in sorted order"),
     "products": (
         "product of|least common multiple",
         "the question asks for the product of its numbers, which is often their least common multiple",
     ),
     "spell_backward": ("backward", "the question asks for its word backward"),
     "word_sequence_reversal": ("in reverse|backward", "the question asks for its words in reverse"),
-    "word_sorting": (_SORTED, "the question asks for its words in order"),
+    "word_sorting": (_SORTED, "the question asks for its words in sorted order"),
 }
 """By task, a regular expression for the names of strategies that solve the task, and the reason why they solve it."""
 

@@ -38,13 +38,15 @@ def explanation(task: str, entry: Entry, answer: str, right: bool) -> str | None
     return None
 
 
-_BRACKETS = "With `array_brackets` the library requires every bracket; the rows are unambiguous with one missing."
-_INTEGRAL = "The library accepts an unevaluated `Integral(f, x)`, which some of its own answers are."
+_BRACKETS = (
+    "With `array_brackets`, the library requires every bracket, but the rows are unambiguous even if one is missing."
+)
+_INTEGRAL = "The library accepts an unevaluated `Integral(f, x)`, as in some of its own answers."
 
 DISAGREEMENTS: dict[str, dict[str, Kind]] = {
     "advanced_geometry": {
-        "degree sign": Kind("The library drops a degree sign at any position.", False, checks.degree_sign_inside),
-        "brackets": Kind("The library drops brackets at any position.", False, checks.bracket_inside),
+        "degree sign": Kind("The library ignores a degree sign at any position.", False, checks.degree_sign_inside),
+        "brackets": Kind("The library ignores brackets at any position.", False, checks.bracket_inside),
         "third decimal": Kind(
             "The question asks for three decimals; the library rounds angles to two.",
             False,
@@ -62,7 +64,7 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
     "arc_agi": {"brackets": Kind(_BRACKETS, True, checks.grid_of_digits)},
     "base_conversion": {
         "zero": Kind(
-            "The library stores an empty string for zero in bases other than 2 and 16 instead of `0`.",
+            "In bases other than 2 and 16, the library stores an empty string for zero instead of `0`.",
             True,
             lambda answer, entry: answer == "0" and not entry["answer"],
         )
@@ -74,16 +76,18 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
             checks.value_of_expression,
         ),
         "stored": Kind(
-            "The stored value has a quotient that was rounded down.", False, checks.stored_wrong("basic_arithmetic")
+            "The stored value contains a quotient that was rounded down.",
+            False,
+            checks.stored_wrong("basic_arithmetic"),
         ),
     },
     "boxnet": {
-        "impossible": Kind("The library skips actions that are impossible.", False, checks.skipped_action),
+        "impossible": Kind("The library skips impossible actions.", False, checks.skipped_action),
         "far": Kind("The library lets a box cross several squares in one step.", False, checks.twice_in_a_step),
     },
     "codeio": {
         "last digits": Kind(
-            "The library requires all 17 digits of a float, which differ between machines.",
+            "The library requires all 17 digits of a float, but the last digits differ between machines.",
             True,
             checks.floats_alone_differ,
         ),
@@ -94,7 +98,7 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
             "The library gives full credit to a truncated number: 0.062 for 0.0625.", False, checks.prefix_of_gold
         ),
         "small": Kind(
-            "Below 0.002 the library's tolerance of 0.0001 accepts errors above 5%, including zero.",
+            "Below 0.002, the library's tolerance of 0.0001 accepts errors above 5%, including zero.",
             False,
             checks.small_probability,
         ),
@@ -107,7 +111,7 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
     "complex_arithmetic": {
         "order": Kind("The library does not parse `bi + a`.", True, checks.imaginary_first),
         "space": Kind(
-            "The library drops spaces even inside numbers: `4.- 0 13i`.",
+            "The library ignores spaces even inside numbers: `4.- 0 13i`.",
             False,
             lambda answer, entry: bool(re.search(r"[\d.]\s+-?\d|[-+]\s+\d+\s+\d|\.\s*[-+]\s+\d+\s", answer)),
         ),
@@ -123,13 +127,13 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
     },
     "decimal_arithmetic": {
         "digits": Kind(
-            "The question asks for 12 significant digits; the library accepts errors up to 0.001.",
+            "The question asks for 12 significant digits; the library accepts errors of up to 0.001.",
             False,
             lambda answer, entry: checks.within(answer, entry, lambda gold: 0.001),
         )
     },
     "emoji_mystery": {
-        "spacing": Kind("The library requires the double spaces of the book's text.", True, checks.spacing)
+        "spacing": Kind("The library requires the double spaces in the book's text.", True, checks.spacing)
     },
     "family_relationships": {
         "other person": Kind(
@@ -142,7 +146,9 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
         ),
     },
     "figlet_font": {
-        "ten letters": Kind("The library gives 0.1 for each letter at the right position.", False, checks.ten_letters)
+        "ten letters": Kind(
+            "The library gives a credit of 0.1 for each letter at the right position.", False, checks.ten_letters
+        )
     },
     "futoshiki": {
         "layout": Kind(
@@ -162,7 +168,7 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
     "intermediate_integration": {"Integral": Kind(_INTEGRAL, False, checks.matches("Integral"))},
     "jugs": {
         "not JSON": Kind(
-            "The library requires JSON, but moves are unambiguous with a quote or bracket missing.",
+            "The library requires JSON, but moves are unambiguous even if a quote or bracket is missing.",
             True,
             checks.moves_without_json,
         )
@@ -181,13 +187,13 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
         "second role": Kind("The library ignores a role after a correct sentence.", False, checks.role_of_nobody)
     },
     "letter_jumble": {
-        "more words": Kind("The library accepts more words after the right ones.", False, checks.more_words)
+        "more words": Kind("The library accepts extra words after the right words.", False, checks.more_words)
     },
     "list_functions": {
         "spacing": Kind("The library requires the spacing of the stored list.", True, checks.same_but_for(r"[\s,]+"))
     },
     "mahjong_puzzle": {
-        "rules": Kind("The library's last round breaks its own rules.", True, checks.result_of_last_round),
+        "rules": Kind("In the last round, the library breaks its own rules.", True, checks.result_of_last_round),
         "stored": Kind(
             "The stored result breaks the rules.",
             False,
@@ -203,25 +209,25 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
     },
     "number_format": {
         "near": Kind(
-            "The library accepts errors of 0.01, even if that is another candidate.",
+            "The library accepts errors of 0.01, even if the answer is then another candidate.",
             False,
             lambda answer, entry: checks.within(answer, entry, lambda gold: 0.01),
         )
     },
     "number_sorting": {
         "near": Kind(
-            "The library accepts numbers within 1 of the question's.",
+            "The library accepts numbers within 1 of the question's numbers.",
             False,
             lambda answer, entry: checks.within(answer, entry, lambda gold: 1.0),
         )
     },
     "polynomial_equations": {
         "rounding": Kind(
-            "The question requires four places, rounded down; the library accepts only rounding half up.",
+            "The question requires four decimal places, rounded down; the library accepts only rounding half up.",
             True,
             lambda answer, entry: checks.within(answer, entry, lambda gold: 1e-4),
         ),
-        "more roots": Kind("For degree 4 some roots may be missing from the stored ones.", True, checks.more_roots),
+        "more roots": Kind("For degree 4, the stored roots may be incomplete.", True, checks.more_roots),
     },
     "polynomial_multiplication": {
         "terms": Kind("The library accepts like terms that are not collected.", False, checks.more_terms)
@@ -240,24 +246,24 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
     },
     "propositional_logic": {
         "no formula": Kind("The library accepts malformed formulas such as `(P ∨ P) (P`.", False, checks.no_formula),
-        "restated": Kind(
-            "The library accepts a restatement of one premise or of a part of it.", False, checks.restates
-        ),
+        "restated": Kind("The library accepts a restatement of all or part of one premise.", False, checks.restates),
         "variable": Kind(
-            "The library treats every single variable as trivial, even if it is derived.", True, checks.a_variable
+            "The library treats every answer with a single variable as trivial, even if the variable is derived.",
+            True,
+            checks.a_variable,
         ),
     },
     "puzzle24": {
         "numbers": Kind("The library does not check that the given numbers are used.", False, checks.other_numbers)
     },
     "quantum_lock": {
-        "toggles": Kind("A press without effect toggles the light; the library skips it.", True, checks.idle_press),
-        "no press": Kind("The library treats a press without effect as none.", False, checks.idle_press),
+        "toggles": Kind("A press without effect toggles the light, but the library skips it.", True, checks.idle_press),
+        "no press": Kind("The library ignores a press without effect.", False, checks.idle_press),
     },
     "rearc": {"brackets": Kind(_BRACKETS, True, checks.grid_of_digits)},
     "rubiks_cube": {
         "dropped": Kind(
-            "The library drops moves such as `2R` and `U2'` and plays the rest.",
+            "The library ignores moves such as `2R` and `U2'` and plays the other moves.",
             False,
             checks.matches(r"\d\w|\d'|''|[^FRULDB\d'\s]"),
         )
@@ -276,7 +282,7 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
             checks.same_but_for(r"(?<!\S)['\"](?!\S)|\s"),
         ),
         "doubled word": Kind(
-            "For sentences with a repeated word, one in four, the library stores a wrong order.",
+            "For sentences with a repeated word (one in four), the library stores a wrong order.",
             True,
             checks.same_words,
         ),
@@ -295,7 +301,7 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
     "survo": {"another grid": Kind("The library accepts only the stored grid.", True, checks.other_numbers_as_many)},
     "syllogism": {
         "middle term": Kind(
-            "The library ignores that the middle term is distributed in neither premise, so that nothing follows.",
+            "The library ignores that the middle term is distributed in neither premise, so nothing follows.",
             True,
             lambda answer, entry: answer.casefold() == "no" and checks.undistributed_middle(entry),
         ),
@@ -307,7 +313,7 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
     },
     "time_intervals": {
         "more than days": Kind(
-            "The library reads only the first word of a number of days.", False, checks.days_and_more
+            "The library checks only the first word of a number of days.", False, checks.days_and_more
         ),
         "no clock": Kind("The library accepts `0:026:59` and `00:48:0.2248`.", False, checks.no_clock),
         "elapsed": Kind(
@@ -316,30 +322,32 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
             checks.elapsed_time,
         ),
         "behind a weekday": Kind(
-            "The library drops the time of day after `(Monday)`.", True, checks.time_behind_weekday
+            "The library ignores the time of day after a weekday such as `(Monday)`.", True, checks.time_behind_weekday
         ),
         "stored": Kind("The stored time is not the elapsed time.", False, checks.stored_wrong("time_intervals")),
         "whole days": Kind("The library requires a time of day after whole days.", True, checks.no_time_of_day),
     },
     "tower_of_hanoi": {
         "letter case": Kind(
-            "The library requires `Move` with a capital.",
+            "The library requires `Move` with a capital M.",
             True,
             checks.in_other_case(r"Move disk \d+ from Peg \d+ to Peg \d+"),
         ),
         "not shortest": Kind(
-            "The question does not require the shortest list; the library gives credit relative to its length.",
+            "The question does not require the shortest list; the library gives less credit for a longer list.",
             True,
             lambda answer, entry: answer.lower().count("move") > entry["metadata"]["solution_length"],
         ),
     },
     "tsumego": {
         "another move": Kind(
-            "The library accepts only its stored move, even if another captures as many white stones.",
+            "The library accepts only its stored move, even if another move captures as many white stones.",
             True,
             lambda answer, entry: bool(re.fullmatch(r"[A-Za-z]\d{1,2}", answer)) and answer != entry["answer"],
         ),
-        "stored": Kind("The stored move captures fewer stones, or none.", False, checks.stored_wrong("tsumego")),
+        "stored": Kind(
+            "The stored move captures fewer stones than another move, or none.", False, checks.stored_wrong("tsumego")
+        ),
     },
     "word_sequence_reversal": {
         "spacing": Kind("The library requires the space after the comma.", True, checks.same_but_for(r"[\s,]+"))
