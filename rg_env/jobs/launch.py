@@ -38,7 +38,7 @@ from rg_env.training.config.schema import TrainConfig
 HOST = "127.0.0.1"
 LOGS = Path("logs")
 SHARED_GPU_PART = "0.4"
-"""vLLM's share of GPU memory when it shares the GPU with the trainer."""
+"""Fraction of GPU memory that vLLM uses when it shares the GPU with the trainer."""
 HEALTH_EVERY_S = 1.0
 PROGRESS_EVERY_S = 10.0
 _NOTICES = re.compile(
@@ -100,7 +100,7 @@ class Commands:
     trainer: Command
     summary: str
     plan: tuple[str, ...] = ()
-    """Lines that describe the run of a config and warn about likely mistakes."""
+    """Lines that describe a config's run and warn about likely mistakes."""
 
 
 def launch(options: LaunchOptions) -> int:
@@ -203,7 +203,7 @@ def _evaluation_prompts(config: TrainConfig, *, download: bool = True) -> list[i
 def split_gpus(
     vllm: Sequence[str] | None, training: Sequence[str] | None, visible: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the GPUs for vLLM and for training. If only one GPU is visible, both use it.
+    """Return the GPUs for vLLM and for training. A single visible GPU is shared by vLLM and training.
 
     Raises:
         InputError: a GPU does not exist or is named twice, or vLLM or the trainer would have no GPU.
@@ -414,8 +414,8 @@ def _log_folder(given: str | None, name: str) -> Path:
 
 
 def supervise(commands: Commands, options: LaunchOptions, folder: Path, healthy: Callable[[], bool]) -> int:
-    """Run the server and, once it is `healthy`, the trainer. Write the logs of both to `folder`. Returns the exit code
-    of `launch`."""
+    """Run the server and, once it is `healthy`, the trainer. Logs are written to `folder`. Returns the exit code of
+    `launch`."""
     supervisor = Supervisor(options.save_timeout)
     with supervisor.noting_signals(), supervisor.ending_programs():
         shown = "[vllm] {}".format if options.verbose else lambda line: None

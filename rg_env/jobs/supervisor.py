@@ -27,7 +27,7 @@ HURRY_S = 2.0
 """Seconds between SIGTERM and SIGKILL after a second signal."""
 TOGETHER_S = 1.0
 """Seconds within which different signals count as a single request, because a closed terminal or a scheduler may send
-two in a row."""
+two signals in a row."""
 
 
 class Supervisor:

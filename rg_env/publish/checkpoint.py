@@ -179,7 +179,7 @@ class Checkpoint:
 
 
 def find_checkpoint(path: Path, *, best: bool = False, base: str | None = None) -> Checkpoint:
-    """Find the checkpoint at `path`. For a run, this is the last checkpoint or, with `best`, the checkpoint with the
+    """Find the checkpoint at `path`. For a run, return the last checkpoint or, with `best`, the checkpoint with the
     highest recorded accuracy.
 
     Args:

@@ -381,7 +381,7 @@ def check_answers(checkpoint: Checkpoint, load: Callable[[], Any], tokenizer: An
     right, before = (sum(bool(each["correct"]) for each in records) for records in (answers.records(), recorded))
     slack = 0 if lossless and device == "cpu" and _is_exact(run) else SLACK
     if abs(right - before) > slack:
-        rounding = f" (rounding may change up to {slack} answers; use --dtype fp32 to avoid it)" if slack else ""
+        rounding = f" (rounding may change up to {slack} answers; use --dtype fp32 to avoid rounding)" if slack else ""
         raise ExportError(
             f"the export solves {right} of {n} frozen questions, but the run recorded {before} at step {step}{rounding}"
         )

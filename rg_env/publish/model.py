@@ -202,7 +202,7 @@ def trained_weights(checkpoint: Checkpoint) -> tuple[str, Weights]:
         raise InputError(f"{checkpoint.weights} has adapter_config.json but no adapters: copy {ADAPTER} as well")
     for name, weight in found.items():
         if not weight.numel():
-            raise ExportError(f"{name} is empty in the checkpoint, and the checkpoint has no shards with its value")
+            raise ExportError(f"{name} is empty in the checkpoint, which has no shards that contain its value")
         check_type(name, weight)
     return described, found
 

@@ -114,8 +114,8 @@ def push(request: PushRequest, say: Say = print) -> str:
     repository = _Repository(request.repo_id, request.revision)
     try:
         remote = repository.read()
-        # Check the repository before the export, which can take a long time. Weights without a run can only be
-        # identified afterward.
+        # Check the repository before the export, which can take a long time. Weights without a run can be identified
+        # only after the export.
         _check_remote(request, remote, run or (remote.marker.run if remote.marker else ""))
         for note in notes:
             say(note)
@@ -289,7 +289,7 @@ class _Repository:
         self.url = f"{endpoint}/{repo_id}" + (f"/tree/{revision}" if revision else "")
         self.api = HfApi(endpoint=endpoint, token=token, library_name="rg-env")
         self._name, self._branch = repo_id, None if revision == "main" else revision
-        logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # the warnings quote signed URLs
+        logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # huggingface_hub's warnings quote signed URLs
         if not sys.stderr.isatty():
             disable_progress_bars()
         set_client_factory(lambda: httpx2.Client(follow_redirects=True, timeout=TIMEOUT_S))

@@ -142,7 +142,7 @@ def test_rounded_weights_differ_by_little(config_run: Path, exported: Export, mo
         edited(config_run, change)
 
     recorded(3)
-    with pytest.raises(ExportError, match=r"rounding may change up to 2 answers; use --dtype fp32 to avoid it"):
+    with pytest.raises(ExportError, match=r"rounding may change up to 2 answers; use --dtype fp32 to avoid rounding"):
         exported(config_run, dtype="bf16", out=config_run / "other")
     recorded(2)
     exported(config_run, dtype="bf16", out=config_run / "other")

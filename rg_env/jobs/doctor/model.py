@@ -183,7 +183,9 @@ def judge_prompts(planned: PlannedRun, context: int, lengths: PromptLengths) -> 
             return Check("failed", f"{finding} model's context of {context} tokens", fix)
     text = f"all {len(lengths.own)} prompts are within {limit} tokens; the longest has {longest}"
     if lengths.others:
-        text = f"{text}; evaluations use {len(lengths.others)} more, the longest with {max(lengths.others)}"
+        text = (
+            f"{text}; evaluations use {len(lengths.others)} more prompts with a maximum length of {max(lengths.others)}"
+        )
     return Check("ok", text)
 
 
