@@ -70,7 +70,7 @@ class Run:
     figures: dict[str, Figure] = field(default_factory=dict)
     """Metrics by name. `seconds` covers all steps and evaluations, even those before an interruption."""
     questions: int = 0
-    """Number of questions in the last evaluation: from training tasks or, if there are none, from held-out tasks."""
+    """Number of questions in the last evaluation: from training tasks if it has any, otherwise from held-out tasks."""
     evaluated: tuple[str, str] = ("", "")
     """Question hashes and sampling settings of the last evaluation, each as JSON."""
 
