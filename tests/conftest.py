@@ -1,4 +1,4 @@
-"""Setup for all tests: the process is prepared like rg_env's programs, before torch is imported."""
+"""Set up all tests: prepare the process like rg_env's programs, before torch is imported."""
 
 import os
 import signal
@@ -9,27 +9,27 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# A busy machine is no failure; in CI hypothesis's own profile says the same, and takes the same examples each time.
+# A busy machine must not fail tests. In CI, hypothesis's own profile ensures this and always uses the same examples.
 settings.register_profile("default", settings.get_profile("default"), deadline=None,
                           suppress_health_check=[HealthCheck.too_slow])  # fmt: skip
 if settings.get_current_profile_name() == "default":
     settings.load_profile("default")
 
-# Rows that tests build are kept apart from the user's, for all test processes; their key holds the code's hash.
+# All test processes share a cache of rows, separate from the user's cache; its keys include the code's hash.
 os.environ.setdefault("RG_ENV_CACHE", str(Path(tempfile.gettempdir()) / f"rg-env-tests-{os.environ.get('USER', '')}"))
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # see rg_env.commands.prepare_process
-# Test processes share the cores: with all threads in each, they wait for one another more than they compute.
+# Test processes share the cores; if each used all threads, they would wait for one another more than they compute.
 if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
 
-# A shell's background jobs ignore Ctrl-C, and so would the programs that tests start and interrupt.
+# A shell's background jobs ignore Ctrl-C; without this, so would the programs that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
 def rg_env(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs the command in this process; returns its exit code, standard output and standard error."""
+    """Return a function that runs the command in this process and returns its exit code, stdout and stderr."""
     from rg_env.cli.main import run
     from rg_env.commands import run_command
 
@@ -43,7 +43,7 @@ def rg_env(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, 
 
 @pytest.fixture
 def environ(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Sets environment variables for a test; None removes one."""
+    """Return a function that sets environment variables for a test; None removes a variable."""
 
     def change(**variables: str | None) -> None:
         for name, value in variables.items():

@@ -10,13 +10,13 @@ SYSTEM_PROMPT = "Think step by step, then give the final answer as <answer>your 
 
 
 def additions(count: int, seed: int) -> list[tuple[int, int]]:
-    """Rows that ask for the sum of a pair of numbers."""
+    """Return random pairs of numbers to add."""
     rng = random.Random(seed)
     return [(rng.randint(1, 99), rng.randint(1, 99)) for _ in range(count)]
 
 
 def stated(text: str) -> str:
-    """The answer in a completion."""
+    """Return the answer in a completion."""
     found = re.findall(r"<answer>(.*?)</answer>", text)
     return found[-1].strip() if found else ""
 

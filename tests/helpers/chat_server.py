@@ -15,13 +15,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 Answer = Callable[[str], str]
-"""From the last user message to the answer."""
+"""Function from the last user message to the answer."""
 Trouble = Callable[[int, dict[str, Any]], Response | float | None]
-"""What goes wrong with a request, by its number from 0: another response, seconds to wait for, or nothing."""
+"""Function from a request's number (from 0) and body to its failure: another response, seconds to wait, or None."""
 
 
 class ChatServer(LoopbackServer):
-    """Replies with `answer`, except in the cases in `trouble`.
+    """Server that replies with `answer`, except for requests with `trouble`.
 
     Attributes:
         requests: the request bodies received, in order.
@@ -80,7 +80,7 @@ class ChatServer(LoopbackServer):
 
 
 def completion(text: str | None, *, model: str = "m", finish: str = "stop", **message: Any) -> dict[str, Any]:
-    """A chat completion with this text."""
+    """Return a chat completion with this text."""
     return {
         "id": "c",
         "object": "chat.completion",

@@ -21,7 +21,7 @@ TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json
 
 
 class Bomb:
-    """An object whose pickle, when loaded, runs a command that creates a file."""
+    """Object with a pickle that, when loaded, runs a command that creates a file."""
 
     def __init__(self, target: Path):
         self.target = target
@@ -31,7 +31,7 @@ class Bomb:
 
 
 def with_companions(folder: Path, model: Any) -> Path:
-    """`folder` with the model's configuration and the tiny policy's tokenizer."""
+    """Add the model's configuration and the tiny policy's tokenizer to `folder`, and return `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     model.config.save_pretrained(folder)
     values = json.loads((folder / "config.json").read_text())
@@ -43,7 +43,8 @@ def with_companions(folder: Path, model: Any) -> Path:
 
 
 def save_whole(folder: Path, model: Any, changed: Mapping[str, Any] | None = None) -> Path:
-    """A model folder with all weights in one file; `changed` weights replace the model's, and None removes them."""
+    """Save a model folder with all weights in one file; `changed` weights replace the model's weights, and None removes
+    them."""
     state = {**weights(model), **(changed or {})}
     with_companions(folder, model)
     torch.save({name: value for name, value in state.items() if value is not None}, folder / "pytorch_model.bin")
@@ -51,12 +52,12 @@ def save_whole(folder: Path, model: Any, changed: Mapping[str, Any] | None = Non
 
 
 def weights(model: nn.Module) -> dict[str, torch.Tensor]:
-    """All parameters; tied parameters occur once."""
+    """Return all parameters; tied parameters occur once."""
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
 def tied(model: nn.Module) -> dict[str, str]:
-    """Maps each tied name to the name of the parameter that it shares."""
+    """Return a mapping from each tied name to the name of the shared parameter."""
     first: dict[int, str] = {}
     found = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -78,7 +79,8 @@ def write_zero(
     frozen: Sequence[str] = (),
     half: bool = False,
 ) -> Path:
-    """Write `global_step5` and `latest` in `folder`; returns the former. `half`: the module's weights are bfloat16."""
+    """Write `global_step5` and `latest` in `folder`, and return the former. With `half`, the module's weights are
+    bfloat16."""
     from deepspeed.runtime.fp16.loss_scaler import LossScaler
     from deepspeed.runtime.zero.config import ZeroStageEnum
 
@@ -109,7 +111,7 @@ def write_zero(
         if stage == 3:  # a part of each parameter
             part = torch.cat([_split(value, processes)[rank] for value in flat])
             optimizer |= {"partition_count": processes, "fp32_flat_groups": [part]}
-        else:  # a part of all of them, one after another
+        else:  # a part of all parameters, concatenated
             part = _split(torch.cat([*flat, padding]), processes)[rank]
             optimizer |= {"partition_count": [processes], "single_partition_of_fp32_groups": [part]}
         optimizer["base_optimizer_state"] = {"state": {0: {"exp_avg": torch.zeros_like(part)}}}

@@ -13,7 +13,7 @@ SIGNS = {"not": "¬", "and": "∧", "or": "∨", "implies": "→", "iff": "↔"}
 
 
 def formulas_in(names: Sequence[str], max_leaves: int = 12) -> st.SearchStrategy[Formula]:
-    """Formulas in these variables."""
+    """Return a strategy for formulas in these variables."""
     return st.recursive(
         st.sampled_from([("var", name) for name in names]),
         lambda inner: st.one_of(
@@ -24,7 +24,7 @@ def formulas_in(names: Sequence[str], max_leaves: int = 12) -> st.SearchStrategy
 
 
 def written(formula: Formula, signs: dict[str, str] = SIGNS) -> str:
-    """The formula as text, with parentheses around every binary operation."""
+    """Return the formula as text, with parentheses around every binary operation."""
     kind, *parts = formula
     if kind == "var":
         return str(parts[0])
@@ -52,13 +52,13 @@ Models = frozenset[tuple[bool, ...]]
 
 
 def models(formula: Formula, names: Sequence[str]) -> Models:
-    """The assignments under which the formula is true, as values in the order of `names`."""
+    """Return the assignments under which the formula is true, as values in the order of `names`."""
     rows = itertools.product([False, True], repeat=len(names))
     return frozenset(row for row in rows if holds(formula, dict(zip(names, row, strict=True))))
 
 
 def clauses(names: Sequence[str]) -> Iterator[tuple[frozenset[str], Models]]:
-    """All clauses in these variables, each as its set of literals and its models."""
+    """Return all clauses in these variables, each as its set of literals and its models."""
     rows = list(itertools.product([False, True], repeat=len(names)))
     for wanted in itertools.product([None, True, False], repeat=len(names)):
         literals = [(i, value) for i, value in enumerate(wanted) if value is not None]
@@ -68,8 +68,9 @@ def clauses(names: Sequence[str]) -> Iterator[tuple[frozenset[str], Models]]:
 
 
 def is_conclusion(formula: Models, premises: Sequence[Models], names: Sequence[str]) -> bool:
-    """The documented rule, implemented literally: the premises imply the formula, the formula is neither always true
-    nor always false, and none of its shortest clauses is implied by a single premise."""
+    """Whether the formula is a conclusion by the documented rule, implemented literally: the premises imply the
+    formula, the formula is neither always true nor always false, and none of its shortest clauses is implied by a
+    single premise."""
     if len(formula) in (0, 2 ** len(names)) or not frozenset.intersection(*premises) <= formula:
         return False
     implied = [(literals, clause) for literals, clause in clauses(names) if formula <= clause]

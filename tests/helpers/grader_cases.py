@@ -20,7 +20,8 @@ Answers = str | Sequence[str]
 
 @cache
 def entries(task: str) -> list[dict[str, Any]]:
-    """The same few entries of `task` for all tests, because some take a third of a second to generate."""
+    """Return the same few entries of `task` for all tests, because some entries take a third of a second to
+    generate."""
     return entries_of(task, ENTRIES, seed=11)
 
 
@@ -52,7 +53,7 @@ def row(
     parts: Mapping[str, float] | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> Row:
-    """A row of answers that are right, wrong, or partly right."""
+    """Return a row of answers that are right, wrong, or partly right."""
     values = dict.fromkeys(_listed(right), 1.0) | dict.fromkeys(_listed(wrong), 0.0) | dict(parts or {})
     return Row(task, item, values, config or {})
 
@@ -63,7 +64,7 @@ def _listed(answers: Answers) -> Sequence[str]:
 
 @cache
 def cases() -> list[tuple[str, Row]]:
-    """The cases of `tests/data/answers`, each with its file and task."""
+    """Return the cases in `tests/data/answers`, each with its file and task."""
     found = []
     for file in sorted(ANSWERS.glob("*.yaml")):
         for case in yaml.safe_load(file.read_text(encoding="utf-8")):
@@ -75,5 +76,5 @@ def cases() -> list[tuple[str, Row]]:
 
 
 def table(*rows: Row) -> Any:
-    """Parametrizes a test over the rows."""
+    """Parametrize a test over the rows."""
     return pytest.mark.parametrize("row", rows, ids=[row.task for row in rows])

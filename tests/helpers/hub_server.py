@@ -33,9 +33,9 @@ import yaml
 from huggingface_hub import ModelCardData
 
 CANARY = "hf_canaryCANARYcanaryCANARYcanary0123"
-"""A token, to be looked for where none may be."""
+"""Token that tests search for in places where it must not occur."""
 STORAGE_CANARY = "storageCANARYstorage0123"
-"""The token of the storage, which the Hub issues to those who may write."""
+"""Storage token, which the hub issues to users who may write."""
 REGULAR = (".json", ".jsonl", ".md", ".yaml", ".txt", ".jinja", ".gitattributes")
 
 
@@ -70,7 +70,7 @@ class Request:
     method: str
     path: str
     authorized: bool
-    """Whether it has a user's token."""
+    """Whether the request has a user's token."""
 
 
 @dataclass
@@ -78,12 +78,12 @@ class Failure:
     method: str
     pattern: str
     status: int | None
-    """None: the connection is dropped, in the middle of the body if there is one."""
+    """HTTP status; None drops the connection, in the middle of the body if there is one."""
     body: str | bytes = ""
-    """The message of an error; or bytes, as they are."""
+    """Error message, or bytes that are sent unchanged."""
     times: float = 1
     location: str = ""
-    """Another server to redirect to."""
+    """Server to redirect to."""
 
     def answer(self, path: str) -> "Answer":
         assert self.status is not None
@@ -110,7 +110,7 @@ class HubServer:
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
         self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self.storage_url = f"http://localhost:{self._server.server_port}"  # another origin, as that of the real Hub is
+        self.storage_url = f"http://localhost:{self._server.server_port}"  # another origin, as with the real hub
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -146,7 +146,7 @@ class HubServer:
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that disconnect during a response are expected."""
+        """Ignore clients that disconnect during a response, as expected in tests."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
@@ -160,7 +160,7 @@ def is_large(path: str) -> bool:
 
 
 class _Refused(Exception):
-    """Ends a request: status, body, headers."""
+    """Raised to end a request with this status, body and headers."""
 
     def __init__(self, status: int, value: Any = None, **headers: str):
         super().__init__(status)
@@ -193,7 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
                     hub.failures.remove(failure)
         if failure and failure.status is None:
             self.rfile.read(length // 2)
-            # Closed with a reset, as by a machine on the way that fails.
+            # Close with a reset, like a failing machine between client and server.
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.close_connection = True
             self.connection.close()
@@ -227,15 +227,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     @property
     def _user(self) -> str | None:
-        """The user of the request; None if it has no token."""
+        """User of the request; None if the request has no token."""
         user = self.hub.tokens.get(self._token, (None, False))[0]
         if "Authorization" in self.headers and user is None:
             message = "Invalid credentials in Authorization header"
-            raise _Refused(401, {"error": f"{message}: {self._token}"}, X_Error_Message=message)  # a careless server
+            raise _Refused(401, {"error": f"{message}: {self._token}"}, X_Error_Message=message)  # repeats the token
         return user
 
     def _repo(self, name: str, *, write: bool = False) -> Repo:
-        """The repository, if the token may read it or, if needed, write to it."""
+        """Return the repository if the token may read it or, with `write`, write to it."""
         user, repo = self._user, self.hub.repos.get(name)
         if repo is None or (repo.private and user != name.split("/")[0]):
             raise _Refused(401 if user is None else 404, {"error": "Repository not found"}, X_Error_Code="RepoNotFound")
@@ -367,8 +367,8 @@ def _entries(files: dict[str, bytes]) -> list[dict[str, Any]]:
 
 
 def _chunks(xorb: bytes) -> Iterator[bytes]:
-    """The chunks of a block. Each chunk's header has a version, its size in the block (3 bytes), the compression, and
-    its uncompressed size (3 bytes)."""
+    """Yield the chunks of a block. Each chunk's header has a version, its size in the block (3 bytes), the compression,
+    and its uncompressed size (3 bytes)."""
     at = 0
     while at < len(xorb) and not xorb.startswith(b"XETBLOB", at):
         length, compression = int.from_bytes(xorb[at + 1 : at + 4], "little"), xorb[at + 4]
@@ -378,9 +378,10 @@ def _chunks(xorb: bytes) -> Iterator[bytes]:
 
 
 def _files(shard: bytes) -> Iterator[tuple[str, list[tuple[str, int, int]]]]:
-    """SHA-256 of each file, and its location: hash of a block, index of the first chunk, and index after the last.
+    """Yield the SHA-256 and the location of each file: hash of a block, index of the first chunk, and index after the
+    last.
 
-    A shard begins with its header. All its records have 48 bytes: for each file, a header, its segments, one
+    A shard begins with its header. All of its records have 48 bytes: for each file, a header, its segments, one
     verification hash per segment, and its SHA-256.
     """
     at = 48

@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 
 
 class At(TrainerCallback):
-    """Calls `action` at an event of a step."""
+    """Callback that calls `action` at an event of a step."""
 
     def __init__(self, step: int, action: Callable[[], Any], event: str = "on_step_begin") -> None:
         self.step, self.action = step, action
@@ -42,8 +42,8 @@ def ctrl_c_in_a_backward_pass(trainer: Any, step: int) -> None:
 
 
 def interrupted(command: Sequence[str], folder: Path, after: str, **options: Any) -> tuple[str, str, float]:
-    """Run a program in `folder`, and send SIGINT shortly after a line that begins with `after`. Returns the rest of its
-    output, its errors, and the seconds until it ended; its exit code must be 130."""
+    """Run a program in `folder`, and send SIGINT shortly after a line that begins with `after`. Return the rest of the
+    output, the errors, and the seconds until the program ended; the exit code must be 130."""
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen(command, cwd=folder, **pipes, **options)
     try:

@@ -49,7 +49,7 @@ class LoopbackServer:
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., VllmServer]]:
-    """Starts a server that answers with (status, body), by the last part of the path."""
+    """Yield a function that starts a server, which answers with (status, body) by the last part of the path."""
     with contextlib.ExitStack() as running:
 
         def start(**answers: tuple[int, Any]) -> VllmServer:

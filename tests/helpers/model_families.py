@@ -32,8 +32,8 @@ SMALL: dict[str, Any] = {
 
 
 def random_model(config: Any, seed: int = 0, **options: Any) -> Any:
-    """A model with random weights. It gets a copy of `config`, because transformers writes a model's attention
-    implementation and data type into its configuration, which would affect later tests."""
+    """Return a model with random weights. The model gets a copy of `config`, because transformers writes a model's
+    attention implementation and data type into its configuration, which would affect later tests."""
     torch.manual_seed(seed)
     return AutoModelForCausalLM.from_config(copy.deepcopy(config), **options)
 
@@ -60,4 +60,4 @@ SERVED = {
     "gemma3": Gemma3TextConfig(**_GEMMA),
     "phi3, fused": Phi3Config(**_SERVED, sliding_window=None),
 }
-"""What vLLM serves on CPUs: heads of 32, no sliding windows or soft caps within attention."""
+"""Models that vLLM can serve on CPUs: with heads of size 32, and no sliding windows or soft caps in attention."""

@@ -11,7 +11,8 @@ import psutil
 import pytest
 
 WITHIN_S = 500
-"""Importing takes most of it, and DeepSpeed's compiling on its first use; a busy machine takes three times as long."""
+"""Time limit in seconds. Most of it is for imports and for what DeepSpeed compiles on first use; a busy machine takes
+three times as long as an idle one."""
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 HEAD = """
@@ -53,17 +54,17 @@ def arguments(policy, folder, **fields):  # 2 processes, 2 micro-batches each
     return default_config(policy, folder, **{"rollouts_per_step": 16, "per_device_train_batch_size": 4,
                                              "num_generations": 4, "max_tokens": 12, **fields})
 """
-"""What such scripts begin with."""
+"""Beginning of every script."""
 
 
 def torchrun(processes: int) -> list[str]:
-    """Command that starts a script on CPUs with torchrun."""
+    """Return a command that starts a script on CPUs with torchrun."""
     module = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
     return module if processes > 1 else [sys.executable]
 
 
 def accelerate(config: str) -> list[str]:
-    """Command that starts a script with an accelerate config from configs/."""
+    """Return a command that starts a script with an accelerate config from configs/."""
     program = str(Path(sys.executable).with_name("accelerate"))
     return [program, "launch", "--config-file", str(CONFIGS / config), "--main-process-port", "0"]
 
@@ -99,7 +100,7 @@ def run(folder: Path, launcher: Sequence[str], arguments: Sequence[str]) -> "sub
 
 
 def end(process: "subprocess.Popen[str]") -> None:
-    """End a launcher and its workers, which would keep its pipes open."""
+    """End a launcher and its workers, which would otherwise keep the launcher's pipes open."""
     with contextlib.suppress(psutil.NoSuchProcess):
         for each in [*psutil.Process(process.pid).children(recursive=True), process]:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -115,5 +116,5 @@ def run_script(
 
 
 def told(folder: Path) -> list[list[str]]:
-    """Lines printed by each process, by rank."""
+    """Return the lines that each process wrote, by rank."""
     return [file.read_text().splitlines() for file in sorted(folder.glob("told-*"))]

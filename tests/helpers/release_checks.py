@@ -1,4 +1,4 @@
-"""The checks for every release of Verifiers, with the expected results."""
+"""Checks for every release of Verifiers, with the expected results."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ GYM = [{"name": "leg_counting"}, {"name": "chain_sum", "weight": 2}]
 OPTIONS: dict[str, Any] = {"gym": GYM, "num_train_examples": 4, "num_eval_examples": EXAMPLES, "eval_seed": 3}
 REWARDS: dict[str, Any] = {
     "default": None,
-    # Weights whose products are no round numbers: sums in another order would differ in the last digit.
+    # The products of these weights are not round numbers, so sums in another order would differ in the last digit.
     "several": [["correctness", 0.7], ["format", 0.1], ["brevity", 0.33], {"name": "cosine", "weight": 0.017}],
 }
 

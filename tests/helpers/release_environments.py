@@ -21,11 +21,11 @@ class Release:
     version: str
     apis: tuple[str, ...]
     project: Path | None = None
-    """The folder of the project whose locked versions CI installs; None: CI leaves this release out."""
+    """Folder of the project whose locked versions CI installs; None if CI does not test this release."""
 
 
 Make = Callable[[Release], Path]
-"""Returns the folder of programs in a release's environment."""
+"""Function that returns the folder of programs in a release's environment."""
 RELEASES = (
     Release("0.1.2.post1", ("v0",)),
     Release("0.1.5.post0", ("v0",)),
@@ -44,7 +44,7 @@ def release_of(version: str) -> Release:
 
 
 def find_uv() -> str | None:
-    """The uv that setup.sh would find: on the PATH, among the user's own programs, or in the checkout."""
+    """Return the uv that setup.sh would find: on the PATH, among the user's own programs, or in the checkout."""
     places = (Path.home() / ".local" / "bin" / "uv", ROOT / ".uv-bootstrap" / "bin" / "uv")
     return shutil.which("uv") or next((str(place) for place in places if shutil.which(place)), None)
 

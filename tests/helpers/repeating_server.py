@@ -2,7 +2,7 @@
 
 with RepeatingServer(server.port) as between:
     ...                # a run that uses between.port
-    between.repeat()   # repeated requests get the earlier answers, in request order; others new ones
+    between.repeat()   # repeated requests get the earlier answers, in request order; other requests get new answers
 
 A server has its own random numbers. Without this source of randomness, two runs with the same state produce the same
 weights.
@@ -42,12 +42,12 @@ class RepeatingServer(LoopbackServer):
 
     async def _answer(self, request: Request) -> Response:
         asked = await request.body()
-        if request.url.path != "/v1/completions" or b"prompt_logprobs" in asked:  # what is sampled, and no proof
+        if request.url.path != "/v1/completions" or b"prompt_logprobs" in asked:  # only samples are replayed
             return await self._of_target(request, asked)
         if left := self._left.get(asked):
             self.repeated += 1
             return await left.pop(0)
-        answer = asyncio.ensure_future(self._of_target(request, asked))  # by when it was asked, not by when it is said
+        answer = asyncio.ensure_future(self._of_target(request, asked))  # in request order, not answer order
         self._said[asked].append(answer)
         return await answer
 

@@ -31,7 +31,7 @@ def write_lines(file: Path, records: Iterable[Mapping[str, Any]]) -> None:
 
 
 def training_record(step: int, question: str = "1 + 1", **changes: Any) -> dict[str, Any]:
-    """A line of a run's `rollouts.jsonl`."""
+    """Return a line of a run's `rollouts.jsonl`."""
     record = {
         "step": step,
         "task": "chain_sum",
@@ -43,7 +43,7 @@ def training_record(step: int, question: str = "1 + 1", **changes: Any) -> dict[
 
 
 def evaluated(step: int, right: Sequence[Sequence[bool]]) -> Results:
-    """An evaluation, given whether each answer to each problem was right; problem 0 is from a held-out task."""
+    """Return an evaluation, given whether each answer to each problem was right; problem 0 is from a held-out task."""
     problems = []
     for number, answers in enumerate(right):
         about = {"part": "training" if number else "held_out", "task": "chain_sum" if number else "maze",
@@ -62,7 +62,7 @@ def evaluated(step: int, right: Sequence[Sequence[bool]]) -> Results:
 
 
 def write_run(folder: Path, evaluations: Sequence[Results] | None = None) -> Path:
-    """A training run of 4 steps, evaluated before and after."""
+    """Write a training run with 4 steps, evaluated before and after training."""
     if evaluations is None:
         before = evaluated(0, [[False, False], [True, False], [False, False], [False, False]])
         evaluations = [before, evaluated(4, [[True, False], [True, True], [True, False], [False, False]])]
@@ -83,7 +83,7 @@ def write_run(folder: Path, evaluations: Sequence[Results] | None = None) -> Pat
 
 
 def evaluation_record(model: str, problem: int, rollout: int, correct: bool, **changes: Any) -> dict[str, Any]:
-    """A line of an evaluation's `rollouts.jsonl`."""
+    """Return a line of an evaluation's `rollouts.jsonl`."""
     question = f"How many legs have {problem} cats?"
     record: dict[str, Any] = {
         "model": model,
@@ -112,7 +112,7 @@ def evaluation_record(model: str, problem: int, rollout: int, correct: bool, **c
 
 
 def results_of_records(records: Sequence[Mapping[str, Any]], created: str = "2025-01-01") -> Results:
-    """The results of one task, computed from these rollouts."""
+    """Return the results of one task, computed from these rollouts."""
     models = {}
     for model in dict.fromkeys(record["model"] for record in records):
         questions: dict[str, list[Answer]] = {}
@@ -128,7 +128,7 @@ def results_of_records(records: Sequence[Mapping[str, Any]], created: str = "202
 
 
 def evaluation_records() -> list[dict[str, Any]]:
-    """Two models, four questions, two answers each."""
+    """Return rollouts of two models on four questions, with two answers to each question."""
     right = {"base": [(0, 0), (1, 0), (0, 0), (1, 1)], "trained": [(1, 1), (1, 0), (1, 1), (0, 1)]}
     return [
         evaluation_record(model, problem, rollout, bool(each))
@@ -139,7 +139,7 @@ def evaluation_records() -> list[dict[str, Any]]:
 
 
 def write_evaluation(folder: Path, records: Sequence[Mapping[str, Any]] | None = None) -> Path:
-    """Write the results of all tasks, those of the single task, and the rollouts."""
+    """Write the results of all tasks, the results of the single task, and the rollouts."""
     records = evaluation_records() if records is None else records
     folder.mkdir(parents=True, exist_ok=True)
     results = results_of_records(records)
@@ -151,7 +151,7 @@ def write_evaluation(folder: Path, records: Sequence[Mapping[str, Any]] | None =
 
 
 class Reader(HTMLParser):
-    """Collects a page's scripts, styles, security policy, and attributes that could execute code."""
+    """Parser that collects a page's scripts, styles, security policy, and attributes that could execute code."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -186,11 +186,11 @@ class Reader(HTMLParser):
 
 
 def table(data: Any, title: str) -> list[dict[str, str]]:
-    """A table's rows by column."""
+    """Return a table's rows by column."""
     (found,) = [each for each in data["tables"] if each["title"] == title]
     return [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]
 
 
 def page_data(file: Path) -> Any:
-    """The JSON in a page."""
+    """Return the JSON in a page."""
     return Reader(file.read_text(encoding="utf-8")).data

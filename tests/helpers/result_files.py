@@ -15,7 +15,8 @@ USAGE = {"prompt_tokens": 1000, "completion_tokens": 2000, "cost": None}
 
 
 def model_result(accuracy: float = 0.5, n: int = 20, rollouts: int = 1, **scores: Any) -> ModelResult:
-    """A model that answered the share `accuracy` of `n` questions correctly; `scores` overrides the derived scores."""
+    """Return results of a model that answers the share `accuracy` of `n` questions correctly; `scores` overrides
+    derived scores."""
     rng = random.Random(0)
     correct = {f"q{number}": [rng.random() < accuracy for _ in range(rollouts)] for number in range(n)}
     half = 1.96 * (accuracy * (1 - accuracy) / max(1, n)) ** 0.5
@@ -52,7 +53,8 @@ def model_result(accuracy: float = 0.5, n: int = 20, rollouts: int = 1, **scores
 
 
 def task_results(models: Mapping[str, float | ModelResult], task: str = "maze", **changes: Any) -> TaskResults:
-    """Results of one task, from accuracies by model; `changes` overrides fields, also of `questions` and `sampling`."""
+    """Return results of one task, from accuracies by model; `changes` overrides fields, also of `questions` and
+    `sampling`."""
     questions = {"n": 20, "seed": 0, "manifest_sha256": f"m-{task}", "prompts_sha256": f"p-{task}"}
     sampling = {"rollouts_per_example": 1, "temperature": 1.0, "top_p": 1.0, "max_tokens": 64}
     for group in (questions, sampling):
@@ -79,7 +81,7 @@ def task_results(models: Mapping[str, float | ModelResult], task: str = "maze", 
 
 
 def all_results(tasks: Sequence[TaskResults], **changes: Any) -> Results:
-    """Results of all tasks, with the macro averages of all their models."""
+    """Return results of all tasks, with the macro averages of all models."""
     models = {
         name: summary_of(name, [task for task in tasks if name in task.models])
         for name in dict.fromkeys(name for task in tasks for name in task.models)
@@ -90,13 +92,13 @@ def all_results(tasks: Sequence[TaskResults], **changes: Any) -> Results:
 
 
 def of_task(task: TaskResults) -> Results:
-    """Results as in the file of one task."""
+    """Return results as in the file of one task."""
     return all_results([task]).of_task(task.task)
 
 
 def run_evaluation(step: int, problems: Sequence[Sequence[dict[str, Any]]], **sampling: Any) -> Results:
-    """An evaluation in a training run, given the records of the answers to each problem. The first record of a problem
-    may also have the greedy answer's fields (`greedy_completion`, ...)."""
+    """Return an evaluation in a training run, given the records of the answers to each problem. The first record of a
+    problem may also have the greedy answer's fields (`greedy_completion`, ...)."""
     found: list[dict[str, Any]] = []
     groups: dict[tuple[Part, str], list[Sequence[dict[str, Any]]]] = {}
     for problem in problems:

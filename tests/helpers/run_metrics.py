@@ -13,30 +13,30 @@ _BY_THE_CLOCK = ("time/", "memory/", "gpu/", "step_time", "tokens_per_second")
 
 
 def repeatable(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Lines of metrics without values that depend on the clock or the machine."""
+    """Return lines of metrics without values that depend on the clock or the machine."""
     return [{name: value for name, value in line.items() if not name.startswith(_BY_THE_CLOCK)} for line in lines]
 
 
 def logged(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
-    """The lines of a run's file, without values that differ between repeated runs on the same machine."""
+    """Return the lines of a run's file, without values that differ between repeated runs on the same machine."""
     with (folder / name).open(encoding="utf-8") as file:
         return repeatable([json.loads(line) for line in file])
 
 
 def results_of(folder: Path) -> dict[str, Any]:
-    """The results of the run in `folder`."""
+    """Return the results of the run in `folder`."""
     found: dict[str, Any] = json.loads((folder / "train_results.json").read_text())
     return found
 
 
 def evaluation_of(folder: Path, step: int) -> dict[str, Any]:
-    """The evaluation of the run in `folder` after `step`: its summary and rollouts."""
+    """Return the evaluation of the run in `folder` after `step`: the summary and the rollouts."""
     found = read_results(RunFolder(folder).evaluation_file(step))
     return {**found.summary(), "rollouts": found.rollouts}
 
 
 def evaluations_of(folder: Path) -> list[dict[str, Any]]:
-    """All evaluations of the run in `folder`, as returned by `evaluation_of`."""
+    """Return all evaluations of the run in `folder`, as in `evaluation_of`."""
     return [evaluation_of(folder, step) for step in RunFolder(folder).evaluation_steps()]
 
 

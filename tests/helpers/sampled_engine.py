@@ -8,7 +8,7 @@ from rg_env.inference.protocol import Completion, Engine
 
 
 class Sampled(Engine):
-    """Samples random tokens, the same for the same state, up to an end token."""
+    """Engine that samples random tokens up to an end token; the same state yields the same tokens."""
 
     name, max_context = "vllm", 512
 

@@ -16,10 +16,10 @@ from worker_pools import until
 from rg_env.jobs.slurm import SlurmJob, sbatch_script
 
 REPOSITORY = Path(__file__).parents[2]
-JOB = str(os.getpid())  # its number decides on the ports, and another test run may be on this machine
+JOB = str(os.getpid())  # determines the ports, which must differ from other test runs' ports
 PORT = 10000 + os.getpid() % 10000 * 2
 CONFIG = "model: {name: tiny}\ntasks: leg_counting\nengine: {kind: KIND}\n"
-CONFIG += "training: {rollouts_per_step: 168, per_device_train_batch_size: 1}\n"  # for all numbers of GPUs in JOBS
+CONFIG += "training: {rollouts_per_step: 168, per_device_train_batch_size: 1}\n"  # fits all numbers of GPUs in JOBS
 EVALUATION = "models: {base: tiny, other: org/model}\ntasks: leg_counting\n"
 
 
@@ -54,7 +54,7 @@ def serve():
         listener.accept()[0].close()
 """
 RG_ENV = "begin()\nserve() if sys.argv[1] == 'vllm' else train()\n"
-# Its child trains. As torch's launcher does, it ends that when it gets a signal itself.
+# The launcher's child trains. Like torch's launcher, this one ends its child when it receives a signal.
 LAUNCHER = """
 if os.environ.get("STAND_IN_WORKER"):
     train()
@@ -63,7 +63,7 @@ child = subprocess.Popen([sys.executable, "-I", *sys.argv], env={**os.environ, "
 signal.signal(signal.SIGTERM, lambda *_: (note("launcher told"), child.kill()))
 sys.exit(child.wait())
 """
-# The real one answers SIGTERM with SIGKILL for its tasks (srun_signal_mgr in Slurm's source), and so does this.
+# On SIGTERM, srun sends SIGKILL to its tasks (srun_signal_mgr in Slurm's source), and so does this stand-in.
 SRUN = """
 begin()
 words = sys.argv[1:]
@@ -79,7 +79,7 @@ note("tasks", pids=[task.pid for task in tasks])
 codes = [task.wait() for task in tasks]
 sys.exit(max(128 - code if code < 0 else code for code in codes))
 """
-# Without cgroups the real one gives the signal to every process of a step, and so does this.
+# Without cgroups, scancel sends the signal to every process of a step, and so does this stand-in.
 SCANCEL = """
 import psutil
 begin()
@@ -90,7 +90,7 @@ with open(os.environ["STAND_IN_LOG"]) as log:
             for process in [task, *task.children(recursive=True)]:
                 process.send_signal(number)
 """
-PYTHON = f'#!/bin/sh\nexec "{sys.executable}" "$@"\n'  # with the packages of the test run, as the real .venv has them
+PYTHON = f'#!/bin/sh\nexec "{sys.executable}" "$@"\n'  # has the packages of the test run, like the real .venv
 TOOLS = {"srun": HEAD + SRUN, "scancel": HEAD + SCANCEL, "module": "#!/bin/sh\n"}
 STAND_INS = {"rg-env": HEAD + RG_ENV, "accelerate": HEAD + LAUNCHER, "python": PYTHON}
 
@@ -112,7 +112,8 @@ JOBS = {
 
 
 class Cluster:
-    """Runs scripts as slurmd does: in bash, with a job's variables, and with the stand-ins first on the PATH."""
+    """Runner of scripts that works like slurmd: in bash, with a job's variables, and with the stand-ins first on the
+    PATH."""
 
     def __init__(self, checkout: Path):
         self.checkout, self.log = checkout, checkout.parent / "log"
@@ -120,7 +121,7 @@ class Cluster:
         for folder, programs in ((checkout / ".venv/bin", STAND_INS), (self.tools, TOOLS)):
             folder.mkdir(exist_ok=True)
             for name, text in programs.items():
-                (folder / name).unlink(missing_ok=True)  # never through a link, into the real python
+                (folder / name).unlink(missing_ok=True)  # so that no link leads to the real python
                 (folder / name).write_text(text)
                 (folder / name).chmod(0o755)
 
@@ -138,34 +139,35 @@ class Cluster:
         }
         return subprocess.Popen(
             ["bash", str(script)],
-            cwd="/",  # wherever it was submitted
+            cwd="/",  # independent of the folder where the job was submitted
             env={**environment, **variables},
             text=True,
             **dict.fromkeys(("stdout", "stderr"), subprocess.PIPE),
         )
 
     def run(self, asked: SlurmJob, **variables: str) -> tuple[int, str]:
-        """Run a job to its end; returns its exit code and standard error."""
+        """Run a job to its end, and return its exit code and standard error."""
         with self.start(asked, **variables) as process:
             _, errors = process.communicate(timeout=60)
         return process.returncode, errors
 
     def warn(self, asked: SlurmJob, trainers: int, **variables: str) -> int:
-        """Once all train, send SIGTERM twice to the script's shell, like `--signal=B:TERM`; returns the exit code."""
+        """Send SIGTERM twice to the script's shell once all trainers train, like `--signal=B:TERM`. Return the exit
+        code."""
         with self.start(asked, STAND_IN_TRAINS_S="60", **variables) as process:
             assert until(lambda: len(self.records(event="training")) == trainers, 30)
             process.send_signal(signal.SIGTERM)
             assert until(lambda: bool(self.records(event="told")), 30)
-            process.send_signal(signal.SIGTERM)  # another, while they save
+            process.send_signal(signal.SIGTERM)  # the second signal arrives while the trainers save
             process.communicate(timeout=30)
         return process.returncode
 
     def records(self, **wanted: str) -> list[dict[str, Any]]:
-        """Records of the stand-ins, in order."""
+        """Return the records of the stand-ins, in order."""
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         return [record for record in map(json.loads, lines) if wanted.items() <= record.items()]
 
     def call(self, program: str) -> dict[str, Any]:
-        """The only call of a program."""
+        """Return the only call of a program."""
         (record,) = self.records(program=program, event="began")
         return record

@@ -20,7 +20,7 @@ START_S = 240
 
 
 def cpu_environment(**more: str) -> dict[str, str]:
-    """This process's environment, adapted for a program that shares two cores and must not access the hub."""
+    """Return this process's environment, adapted for a program that shares two cores and must not access the hub."""
     fixed = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
     return {**os.environ, **fixed, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1", **more}
 

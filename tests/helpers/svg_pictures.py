@@ -1,4 +1,4 @@
-"""The elements of a picture and their positions, read from an SVG file that matplotlib wrote."""
+"""Elements of a picture and their positions, read from an SVG file written by matplotlib."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -27,7 +27,7 @@ class Shape(NamedTuple):
 
 
 class Picture:
-    """The picture that `draw` writes to a given file."""
+    """Picture that `draw` writes to a given file."""
 
     def __init__(self, draw: Callable[[Path], object], folder: Path):
         file = folder / "picture.svg"
@@ -41,7 +41,7 @@ class Picture:
         return [each.text for each in self.texts]
 
     def text(self, text: str) -> Text:
-        """The only text element with exactly this text."""
+        """Return the only text element with exactly this text."""
         (found,) = [each for each in self.texts if each.text == text]
         return found
 
@@ -52,7 +52,7 @@ class Picture:
         return list(self._shapes(f"stroke: {color}; stroke-width: {width:g}"))
 
     def bands(self, color: str) -> list[Shape]:
-        """Filled areas between two lines."""
+        """Return the filled areas between two lines."""
         uses = [
             each for each in self.root.iter(f"{_SVG}use") if f"fill: {color}; fill-opacity" in each.get("style", "")
         ]
@@ -64,12 +64,12 @@ class Picture:
         return found
 
     def marks(self, color: str) -> list[tuple[float, float]]:
-        """Centers of the markers with that color, in drawing order."""
+        """Return the centers of the markers with this color, in drawing order."""
         return [
             (float(each.get("x", "")), float(each.get("y", "")))
             for each in self.root.iter(f"{_SVG}use")
             if f"stroke: {color}" in (style := each.get("style", ""))
-            and "stroke-width: 0.8" not in style  # which ticks have
+            and "stroke-width: 0.8" not in style  # the width of ticks
         ]
 
     def _shapes(self, style: str) -> list[Shape]:

@@ -1,4 +1,4 @@
-"""An environment and trainers for the tiny policy, small enough for a laptop and without any stand-ins."""
+"""An environment and trainers for the tiny policy, small enough for a laptop, without stand-ins."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,7 +29,7 @@ def gym() -> list[dict[str, Any]]:
 
 @pytest.fixture
 def make_env(gym: list[dict[str, Any]]) -> Callable[..., Any]:
-    """An environment of 32 training and 8 evaluation rows; keywords are those of `ReasoningGym`."""
+    """Return an environment with 32 training and 8 evaluation rows; the keywords are those of `ReasoningGym`."""
     from rg_env.core.environment import ReasoningGym
 
     def make(**changes: Any) -> Any:
@@ -40,7 +40,8 @@ def make_env(gym: list[dict[str, Any]]) -> Callable[..., Any]:
 
 @pytest.fixture
 def make_args(tmp_path: Path) -> Callable[..., Any]:
-    """Training arguments for 4 prompts x 4 rollouts per step in 2 micro-batches; keywords: fields of `GRPOConfig`."""
+    """Return arguments for 4 prompts x 4 rollouts per step in 2 micro-batches; the keywords are fields of
+    `GRPOConfig`."""
     from rg_env.training import GRPOConfig
 
     def make(**changes: Any) -> Any:
@@ -64,7 +65,7 @@ def make_args(tmp_path: Path) -> Callable[..., Any]:
 
 @pytest.fixture
 def new_precision() -> Iterator[None]:
-    """Context manager that allows trainers with another precision, which accelerate refuses in one process."""
+    """Allow trainers with different precisions in one process, which accelerate otherwise refuses."""
     AcceleratorState._reset_state()
     yield
     AcceleratorState._reset_state()
@@ -72,7 +73,8 @@ def new_precision() -> Iterator[None]:
 
 @pytest.fixture
 def make_trainer(model: Any, tokenizer: Any, make_env: Any, make_args: Any) -> Callable[..., Any]:
-    """A trainer with the embedded engine. Keywords are those of the constructor and fields of `GRPOConfig`."""
+    """Return a trainer with the embedded engine. Keywords are arguments of the constructor and fields of
+    `GRPOConfig`."""
     from rg_env.training import GRPOTrainer
 
     def make(
@@ -103,7 +105,7 @@ def make_trainer(model: Any, tokenizer: Any, make_env: Any, make_args: Any) -> C
 
 @pytest.fixture
 def make_batch(tokenizer: Any) -> Callable[[list[str], list[str]], dict[str, torch.Tensor]]:
-    """Right-padded `input_ids (B, L)` of questions and completions, and `loss_mask (B, L - 1) bool` of
+    """Return right-padded `input_ids (B, L)` of questions and completions, and `loss_mask (B, L - 1) bool` of
     `input_ids[:, 1:]`, true on completion tokens."""
 
     def make(questions: list[str], completions: list[str]) -> dict[str, torch.Tensor]:

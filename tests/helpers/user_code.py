@@ -1,4 +1,4 @@
-"""User code in files, and the tables that importing it changes."""
+"""User code in files, and the tables that importing this code changes."""
 
 import sys
 from collections.abc import Iterator
@@ -62,10 +62,10 @@ class Curriculum(BaseCurriculum):
 
 register_dataset("own_sums", Sums, Config, Curriculum)
 """
-"""A task that is called own_sums, whose `score_answer` does whatever an answer asks for."""
+"""Task named own_sums with a `score_answer` that does whatever an answer asks for."""
 
 runs: list[str] = []
-"""For modules that record their runs here; empty at the start of `nothing_left`."""
+"""List in which modules record their runs; empty at the start of `nothing_left`."""
 
 
 @contextmanager

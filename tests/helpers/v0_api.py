@@ -1,5 +1,5 @@
 """`verifiers`, for tests of its v0 API, as in 0.1.6 and 0.3.1. If the installed release lacks that API, a module that
-imports this one is skipped; `tests/matrix` runs these modules with releases that have it."""
+imports this one is skipped; `tests/matrix` runs these modules with releases that have the API."""
 
 import asyncio
 import gc
@@ -18,16 +18,17 @@ if not hasattr(vf, "SingleTurnEnv"):
 
 
 def evaluated(env: Any, url: str, **options: Any) -> SimpleNamespace:
-    """Results of `env.evaluate` with a server: lists of prompts, completions, rewards, and metrics by name."""
+    """Return the results of `env.evaluate` with a server: lists of prompts, completions, rewards, and metrics by
+    name."""
     return _run(env.evaluate, url, **({} if _WRAP else {"use_tqdm": False}), **options)
 
 
 def generated(env: Any, url: str, rows: Any) -> SimpleNamespace:
-    """The same results of `env.generate`."""
+    """Return the same kinds of results from `env.generate`."""
     return _run(env.generate, url, rows, **({} if _WRAP else {"use_tqdm": False}))
 
 
-_WRAP = getattr(vf, "OpenAIChatCompletionsClient", None)  # wanted from 0.1.14
+_WRAP = getattr(vf, "OpenAIChatCompletionsClient", None)  # required since 0.1.14
 
 
 def _run(call: Any, url: str, *args: Any, **options: Any) -> SimpleNamespace:
@@ -38,7 +39,7 @@ def _run(call: Any, url: str, *args: Any, **options: Any) -> SimpleNamespace:
     try:
         found = asyncio.run(run())
     finally:
-        gc.collect()  # what a batch that failed leaves is logged now, and not while another test runs
+        gc.collect()  # so that the remains of a failed batch are logged now, not while another test runs
     if not isinstance(found, Mapping):
         return SimpleNamespace(
             prompt=found.prompt, completion=found.completion, reward=found.reward, metrics=found.metrics
@@ -50,17 +51,17 @@ def _run(call: Any, url: str, *args: Any, **options: Any) -> SimpleNamespace:
 
 
 def functions(rubric: Any) -> list[Any]:
-    """The reward functions of a rubric, or of all rubrics in a group."""
+    """Return the reward functions of a rubric, or of all rubrics in a group."""
     return _of(rubric, "reward_funcs")
 
 
 def names(rubric: Any) -> list[str]:
-    """Names of a rubric's reward functions."""
+    """Return the names of a rubric's reward functions."""
     return _of(rubric, "reward_func_names")
 
 
 def weights(rubric: Any) -> list[float]:
-    """Weights of a rubric's reward functions."""
+    """Return the weights of a rubric's reward functions."""
     return _of(rubric, "reward_weights")
 
 

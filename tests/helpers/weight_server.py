@@ -1,4 +1,4 @@
-"""A server with the vLLM routes that weight sync uses and a real model: the same protocol without vLLM."""
+"""A server with a real model and the vLLM routes that weight sync uses: the same protocol without vLLM."""
 
 import threading
 from typing import Any
@@ -17,10 +17,10 @@ from rg_env.training.vllm_engine import model_logprobs
 
 
 class StandIn(LoopbackServer):
-    """Like vLLM 0.32 with the backend `rg_env_shm`, except for the attributes below.
+    """Server that works like vLLM 0.32 with the backend `rg_env_shm`, except for the attributes below.
 
     Attributes:
-        model: float32, whose weights are updated.
+        model: the float32 model whose weights are updated.
         asked: paths of all requests.
         lost: names of tensors that the server silently does not load.
         fails_at: a path whose first `failures` requests get an error response with `status`.

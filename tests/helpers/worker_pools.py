@@ -75,12 +75,12 @@ def attempt(code):
 
 
 def stat_of(pid: int) -> str:
-    """The state of a process as `ps` reports it; empty if it does not exist."""
+    """Return the state of a process as `ps` reports it; empty if the process does not exist."""
     return subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout.strip()
 
 
 def is_running(pid: int) -> bool:
-    return stat_of(pid)[:1] not in ("", "Z")  # in a container no process may reap orphans
+    return stat_of(pid)[:1] not in ("", "Z")  # in a container, there may be no process that reaps orphans
 
 
 def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> bool:
@@ -101,7 +101,7 @@ def value_of(outcome: Outcome) -> Any:
 
 @contextlib.contextmanager
 def script(folder: Path, code: str, wall_s: float = 0.5) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
-    """A program that creates a pool, runs `code`, prints process ids, and then waits."""
+    """Start a program that creates a pool, runs `code`, prints process ids, and then waits."""
     head = f"""
 import os, signal, sys, threading, time
 sys.path.insert(0, {str(folder)!r})
@@ -112,7 +112,7 @@ pool = WorkerPool("worker_targets:do", workers=2, wall_s={wall_s})
 pids = [worker.process.pid for worker in pool._all]
 """
     command = [sys.executable, "-W", "ignore", "-c", head + code]
-    environment = {**os.environ, "TMPDIR": str(folder)}  # a parent that is killed leaves the pool's folder
+    environment = {**os.environ, "TMPDIR": str(folder)}  # a killed parent does not remove the pool's folder
     pipe = subprocess.PIPE
     with subprocess.Popen(
         command, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
@@ -125,7 +125,7 @@ pids = [worker.process.pid for worker in pool._all]
 
 
 def json_child() -> None:
-    """The main function of a `JsonProcess`: sends back each value with what the process can see."""
+    """Run as the main function of a `JsonProcess`: send back each value with what the process can see."""
     parent = ParentPipe()
     print("goes nowhere")
     while True:

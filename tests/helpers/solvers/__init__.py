@@ -2,8 +2,8 @@
 
     SOLVERS["gcd"]("Find the Greatest Common Divisor (GCD) of these numbers: 355, 215. ...")       # "5"
 
-A solver returns an answer as a person would write it. Where it differs from the gold answer of a row, or is not paid,
-the library, the grader or the solver is wrong.
+A solver returns an answer as a person would write it. If this answer differs from the gold answer of a row, or is not
+graded as right, the library, the grader or the solver is wrong.
 """
 
 from collections.abc import Callable
@@ -17,4 +17,4 @@ MODULES = algebra, arithmetic, boards, codes, dates, games, grids, houses, numbe
 SOLVERS: dict[str, Solver] = {
     task: getattr(module, task) for task in sorted(load_table()) for module in MODULES if hasattr(module, task)
 }
-"""The functions of these modules that are named after a task."""
+"""Functions of these modules that are named after a task."""

@@ -1,4 +1,4 @@
-"""Solvers of tasks on polynomials, with sympy."""
+"""Solvers of tasks about polynomials, using sympy."""
 
 import re
 
@@ -6,7 +6,7 @@ import sympy
 
 
 def _read(expression: str) -> tuple[sympy.Expr, sympy.Symbol]:
-    """The expression and its variable."""
+    """Return the expression and its variable."""
     names = re.findall(r"[a-zA-Z]", expression) or ["x"]
     symbols = {name: sympy.Symbol(name) for name in names}
     return sympy.sympify(expression, locals=symbols, rational=True), symbols[names[0]]

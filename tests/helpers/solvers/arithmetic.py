@@ -21,7 +21,7 @@ _BINARY = {
 
 
 def value(expression: str) -> Fraction | int:
-    """The exact value with the usual precedence."""
+    """Return the exact value with the usual precedence."""
 
     def of(node: ast.expr) -> Fraction | int:
         if isinstance(node, ast.BinOp):
@@ -39,7 +39,7 @@ def value(expression: str) -> Fraction | int:
 
 
 def _longest(question: str) -> str:
-    """The longest part of the question that is made of numbers and operators."""
+    """Return the longest part of the question that consists of numbers and operators."""
     return max(re.findall(r"[\d.(+-][\d\s.()+*/-]*[\d)]", question), key=len)
 
 
@@ -73,7 +73,8 @@ def complex_arithmetic(question: str) -> str:
 def power_function(question: str) -> str:
     base, exponent = re.findall(r"Compute (-?[\d.]+)\^(-?\d+)", question)[0]
     found = abs(Decimal(base)) ** int(exponent)
-    # By school precedence the minus sign comes after the power; the question means the number: see `test_solvers`.
+    # By school precedence, the minus sign applies after the power, but the question means the number; see
+    # `test_solvers`.
     return f"{found if int(exponent) % 2 == 0 or base[0] != '-' else -found:.2e}"
 
 

@@ -17,7 +17,7 @@ def _rows(question: str, signs: str = r"[\d_]") -> list[list[str]]:
 
 
 def _latin(board: Board, regions: list[list[tuple[int, int]]], fits: Callable[[Board, int, int], bool]) -> Board | None:
-    """Fill in the zeros so that each region has each number once; the cell with the fewest choices first."""
+    """Fill in the zeros so that each region has each number once, starting with the cell with the fewest choices."""
     size, best = len(board), None
     for r, c in product(range(size), repeat=2):
         if not board[r][c]:
@@ -59,7 +59,7 @@ def sudoku(question: str) -> str:
 def futoshiki(question: str) -> str:
     lines = question.partition("puzzle:\n\n")[2].partition("\n\nEnsure")[0].splitlines()
     board = [[0 if cell == "_" else int(cell) for cell in re.findall(r"[_\d]", line)] for line in lines[::2]]
-    less: list[tuple[int, int, int, int]] = []  # row and column of the smaller cell, then of the larger one
+    less: list[tuple[int, int, int, int]] = []  # row and column of the smaller number, then of the larger number
     for at, line in enumerate(lines):
         for found in re.finditer(r"[<>∧∨]", line):
             r, c = at // 2, found.start() // 4
@@ -139,7 +139,7 @@ def tsumego(question: str) -> str:
 
 
 def rectangle_count(question: str) -> str:
-    """Counts top left corners whose sides end at a common bottom right corner."""
+    """Count top left corners whose sides end at a common bottom right corner."""
     lines = question.partition("grid below?\n")[2].splitlines()
     inked = {(r, c) for r, line in enumerate(lines) for c, sign in enumerate(line) if sign in "#█"}
     doubled = {(r, c) for r, line in enumerate(lines) for c, sign in enumerate(line) if sign == "█"}

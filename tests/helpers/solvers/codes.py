@@ -1,4 +1,4 @@
-"""Solvers of tasks that rewrite a text by rules, or run it."""
+"""Solvers of tasks that rewrite a text by rules, or execute it."""
 
 import re
 
@@ -52,7 +52,7 @@ def binary_alternation(question: str) -> str:
 def emoji_mystery(question: str) -> str:
     codes = [ord(c) for c in question.partition("emoji: ")[2].splitlines()[0]]
     found = [c - 0xFE00 if c <= 0xFE0F else c - 0xE0100 + 16 for c in codes if 0xFE00 <= c <= 0xFE0F or c >= 0xE0100]
-    return bytes(found).decode().lstrip("\x0f")  # the presentation selector of the emoji itself
+    return bytes(found).decode().lstrip("\x0f")  # the emoji's own presentation selector
 
 
 def string_insertion(question: str) -> str:
@@ -67,7 +67,7 @@ def string_insertion(question: str) -> str:
 
 
 def _rule(rule: str, text: str) -> str | None:
-    """The text after the rule is applied; None if it does not apply."""
+    """Return the text after applying the rule; None if the rule does not apply."""
     at_start = re.match(r"If the string (?:prefix is|starts with) '(\w+)', (.*)", rule)
     at_end = re.match(r"If the string (?:suffix is|ends with) '(\w+)', (.*)", rule)
     if inside := re.match(r"If the string contains '(\w+)'(.*)", rule):

@@ -12,10 +12,10 @@ _DAY = re.compile(rf"\b({'|'.join(DAYS)})")
 
 
 def _dates(text: str) -> list[date]:
-    """Dates in order; a date without a year has the year of the other one.
+    """Return dates in order; a date without a year has the year of the other date.
 
-    The library writes the year of the first date behind both, also where the second is of the next year: its weekday,
-    which precedes it, shows this.
+    The library writes the year of the first date after both dates, even if the second date is in the next year; the
+    weekday before the second date shows this.
     """
     if numbers := re.search(r"(\d\d)/(\d\d)/(\d{4})", text):
         return [date(int(numbers[3]), int(numbers[1]), int(numbers[2]))]
@@ -42,7 +42,7 @@ def calendar_arithmetic(question: str) -> str:
     if "business days" in text or "weekdays" in text:
         return str(sum(day.weekday() < 5 for day in _between(*_dates(text))))
     text = text.replace("the first day of the year", "January 1")
-    if "January 1" in text and not re.search(r"\d{4}", text):  # an ordinary year, for all that is said
+    if "January 1" in text and not re.search(r"\d{4}", text):  # no year is given: use an ordinary year
         known, day = DAYS.index(_DAY.findall(text)[0]), [each for each in _dates(text) if each != date(2023, 1, 1)]
         return DAYS[(known + ((day or [date(2023, 1, 1)])[0] - date(2023, 1, 1)).days) % 7]
     if ordinal := re.search(r"\b(first|second|third|fourth|fifth|last) (\w+day)\b", text):

@@ -12,7 +12,7 @@ from solvers.search import assign, search
 
 
 def quantum_lock(question: str) -> str:
-    """Each press toggles the light; the operation takes effect only in the button's light."""
+    """Search for presses; each press toggles the light, and its operation takes effect only in the button's light."""
     start, light = re.findall(r"Start: (\d+) \((\w+)\)", question)[0]
     target = int(re.findall(r"Target: (\d+)", question)[0])
     buttons = re.findall(r"^([A-Z]): (\w+) (\d+) \(when (\w+)\)", question, re.MULTILINE)
@@ -72,7 +72,7 @@ def knight_swap(question: str) -> str:
 
 
 def tower_of_hanoi(question: str) -> str:
-    """Recursion with three pegs, even if there are more."""
+    """Recurse with three pegs, even if there are more pegs."""
     n, _, start, target = map(int, re.findall(r"\d+", question)[:4])
     spare = next(peg for peg in (1, 2, 3) if peg not in (start, target))
 

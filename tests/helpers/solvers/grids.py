@@ -1,4 +1,4 @@
-"""Solvers of tasks that ask for something about a grid."""
+"""Solvers of tasks about grids."""
 
 import json
 import operator
@@ -13,7 +13,7 @@ Grid = list[list[str]]
 
 
 def _grid(question: str) -> Grid:
-    """The last block of lines of single signs or numbers."""
+    """Return the last block of lines with single signs or numbers."""
     blocks: list[Grid] = [[]]
     for line in question.splitlines():
         cells = line.split()
@@ -29,7 +29,7 @@ def text(grid: list[list[object]]) -> str:
 
 
 def _turned(grid: Grid) -> Grid:
-    """A quarter turn clockwise."""
+    """Rotate the grid by a quarter turn clockwise."""
     return [list(row) for row in zip(*grid[::-1], strict=True)]
 
 
@@ -185,7 +185,7 @@ def game_of_life_halting(question: str) -> str:
 
 
 def modulo_grid(question: str) -> str:
-    """A function of column and row that has one remainder in all marked cells, and others elsewhere."""
+    """Search for a function of column and row with one remainder in all marked cells and other remainders elsewhere."""
     rows = re.findall(r"^[✅❌❔]+$", question, re.MULTILINE)
     cells = {(x, y): sign for y, row in enumerate(rows) for x, sign in enumerate(row)}
     for of, divisor in product((operator.add, operator.sub, operator.mul, operator.pow), range(1, 30)):

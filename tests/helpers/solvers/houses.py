@@ -1,4 +1,4 @@
-"""The solver of zebra_puzzles, by elimination over all orders of each characteristic."""
+"""Solver of zebra_puzzles, by elimination over all orders of each characteristic."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ def _related(relation: Callable[[int, int], bool], one: str, other: str, at: Pla
 
 
 def _named(text: str, values: list[str]) -> str:
-    """The value that a part of a clue names: the longest one in it."""
+    """Return the longest value that occurs in a part of a clue."""
     children = [value for value in values if value.startswith(_CHILD) and value.removeprefix(_CHILD) in text]
     if "mother of" in text and children:
         return children[0]
@@ -54,7 +54,7 @@ def _holds(clue: str, values: list[str]) -> tuple[set[str], Callable[[Places], b
 def zebra_puzzles(question: str) -> str:
     kinds = []
     for kind, listed in re.findall(r"^ - (.+): (.+)$", question, re.MULTILINE):
-        mark = _CHILD if "child" in kind else ""  # children have names that people have, too
+        mark = _CHILD if "child" in kind else ""  # children and people can have the same name
         kinds.append([mark + value for value in listed.lower().split(", ")])
     values = [value for kind in kinds for value in kind]
     clues = [_holds(clue, values) for clue in re.findall(r"^\d+\. (.+)$", question, re.MULTILINE)]

@@ -1,4 +1,4 @@
-"""Solvers of tasks about single numbers and lists of them, days and times."""
+"""Solvers of tasks about numbers, lists of numbers, days and times."""
 
 import ast
 import math
@@ -99,7 +99,7 @@ def advanced_geometry(question: str) -> str:
         return f"{math.degrees(math.acos(max(-1.0, min(1.0, cosine)))):.3f}°"
     if "incircle" in question:
         return f"{abs(double_area) / (a + b + c):.3f}"
-    # Heights: (h - a) is at right angles to (c - b), (h - b) to (c - a).
+    # The heights meet in h: (h - a) is perpendicular to (c - b), and (h - b) to (c - a).
     right = (ax * (cx - bx) + ay * (cy - by), bx * (cx - ax) + by * (cy - ay))
     x = (right[0] * (cy - ay) - right[1] * (cy - by)) / -double_area
     y = ((cx - bx) * right[1] - (cx - ax) * right[0]) / -double_area
@@ -148,7 +148,8 @@ def aiw(question: str) -> str:
         return str(int(sisters) + 1)
     if "How many female friends does" in question:
         return str(int(re.findall(r"(\d+) female friends", question)[0]) + 1)
-    # Matilda's are the first woman and her other ones, and those of the second circle, without Matilda herself.
+    # Matilda's female colleagues are the first woman, the first woman's other female colleagues, and the female
+    # colleagues in the second circle, without Matilda herself.
     hers, his = map(int, re.findall(r"(\d+) female colleagues", question))
     return str(1 + (hers - 1) + (his - 1))
 

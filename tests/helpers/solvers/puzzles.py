@@ -1,4 +1,4 @@
-"""Solvers of puzzles with numbers and of logic."""
+"""Solvers of number puzzles and logic puzzles."""
 
 import re
 from fractions import Fraction
@@ -10,7 +10,7 @@ Part = tuple[Fraction, str]
 
 
 def _reach(parts: list[Part], target: int) -> str | None:
-    """Combine two of the parts until one is left, which must have the target's value."""
+    """Combine two parts at a time until one part with the target's value is left."""
     if len(parts) == 1:
         return parts[0][1] if parts[0][0] == target else None
     for i, j in combinations(range(len(parts)), 2):
@@ -43,7 +43,7 @@ def cryptarithm(question: str) -> str:
     order = sorted(letters, key=lambda letter: -abs(weights[letter]))
 
     def choices(done: dict[str, int], letter: str) -> list[int]:
-        """The digits from which the other letters can still bring the sum to zero."""
+        """Return the digits with which the other letters can still bring the sum to zero."""
         left = sum(weights[other] * digit for other, digit in done.items())
         most = 9 * sum(abs(weights[other]) for other in order[len(done) + 1 :])
         free = set(range(letter in leading, 10)) - set(done.values())
@@ -110,7 +110,7 @@ def circuit_logic(question: str) -> str:
 
 
 def acre(question: str) -> str:
-    """All sets of blickets that explain the results; a light is on if any blicket is on the detector."""
+    """Try all sets of blickets that explain the results; a light is on if any blicket is on the detector."""
     tests = [(frozenset(line.split(", ")), light) for line, light in re.findall(r"^(.*) → (on|off)", question, re.M)]
     case = frozenset(question.partition("New test case:\n")[2].splitlines()[0].split(", "))
     objects = sorted({thing for things, _ in tests for thing in things} | case)
@@ -126,7 +126,7 @@ def countdown(question: str) -> str:
     target = int(re.findall(r"(?:equals|Calculate|make) (\d+)", question)[0])
     numbers = re.findall(r"\d+", re.findall(r"numbers:? ([\d, ]*\d)", question)[0])
     for order in permutations(numbers):
-        for signs in product("*+-/", repeat=len(numbers) - 1):  # from left to right: quick, and mostly enough
+        for signs in product("*+-/", repeat=len(numbers) - 1):  # left to right: quick, and usually sufficient
             value, text = Fraction(order[0]), order[0]
             for sign, n in zip(signs, order[1:], strict=True):
                 value = {"*": value * int(n), "+": value + int(n), "-": value - int(n), "/": value / int(n)}[sign]
@@ -154,7 +154,8 @@ def _holds(formula: str, values: dict[str, int]) -> bool:
 
 
 def propositional_logic(question: str) -> str:
-    """The shortest clause of one or two literals that all premises imply and none alone does."""
+    """Return the shortest clause of one or two literals that the premises imply together, but no premise implies
+    alone."""
     premises = re.findall(r"^\.?\d+\. (.*)$", question, re.MULTILINE)
     names = sorted({sign for premise in premises for sign in premise if sign.isalpha()})
     worlds = [dict(zip(names, values, strict=True)) for values in product((0, 1), repeat=len(names))]

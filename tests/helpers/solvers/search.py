@@ -1,4 +1,4 @@
-"""The two searches used by solvers: for a shortest path, and for an assignment of values to names."""
+"""Two searches for solvers: for a shortest path, and for an assignment of values to names."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from typing import Any
 def search(
     start: Hashable, moves: Callable[[Any], Iterable[tuple[str, Hashable]]], done: Callable[[Any], bool]
 ) -> list[str] | None:
-    """The names of the moves on a shortest path to a `done` state; None if no such state can be reached."""
+    """Return the names of the moves on a shortest path to a `done` state; None if no such state can be reached."""
     ways: dict[Hashable, list[str]] = {start: []}
     queue = [start]
     for state in queue:
@@ -23,7 +23,7 @@ def search(
 def assign(
     names: Sequence[Any], choices: Callable[[dict[Any, Any], Any], Iterable[Any]], given: dict[Any, Any] | None = None
 ) -> dict[Any, Any] | None:
-    """The first assignment found; `choices` lists the next name's values, given the earlier ones."""
+    """Return the first assignment found; `choices` lists the next name's values, given the earlier ones."""
     given = given or {}
     if len(given) == len(names):
         return given

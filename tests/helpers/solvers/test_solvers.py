@@ -1,7 +1,7 @@
 """Questions solved from their text, by code that knows neither the library's metadata nor our graders.
 
-A solver's answer must be graded as right, and equal the gold answer if there is only one. Errors of the library found
-this way are corrected in `core.grading.graders.gold`; questions without a single answer are listed in
+A solver's answer must be graded as right, and equal the gold answer if only one answer is right. Errors of the library
+found this way are corrected in `core.grading.graders.gold`; questions without a single answer are listed in
 `core.tasks.library_fixes.LEFT_OUT`.
 """
 
@@ -24,19 +24,19 @@ MANY_ANSWERS = {
     *("rush_hour", "shortest_path", "simple_integration", "survo", "time_intervals", "tower_of_hanoi", "tsumego"),
     "word_ladder",
 }
-"""Tasks with several right answers or notations, where the solver's answer may differ from the gold one. kakurasu and
-survo may have several solutions."""
+"""Tasks with several right answers or notations, so that the solver's answer may differ from the gold answer. kakurasu
+and survo may have several solutions."""
 SLOW = {"countdown", "futoshiki", "knight_swap", "rush_hour"}
 N_QUICK, N_ALL = 4, 300
 N_SLOW = {
-    **dict.fromkeys(("countdown", "futoshiki", "rush_hour"), 6),  # a draw of futoshiki may take minutes
+    **dict.fromkeys(("countdown", "futoshiki", "rush_hour"), 6),  # one futoshiki question may take minutes
     "knight_swap": 10,
     **dict.fromkeys(("advanced_geometry", "puzzle24", "quantum_lock"), 40),
     **dict.fromkeys(("rectangle_count", "sudoku", "zebra_puzzles"), 40),
     **dict.fromkeys(("game_of_life", "polynomial_equations", "polynomial_multiplication", "simple_integration"), 60),
     **dict.fromkeys(("count_primes", "game_of_life_halting", "jugs", "mini_sudoku", "n_queens"), 100),
 }
-"""Number of questions for tasks that are slow to draw or to solve."""
+"""Number of questions for tasks that are slow to generate or to solve."""
 HARDER = {
     *("countdown", "cryptarithm", "futoshiki", "graph_color", "jugs", "kakurasu", "knight_swap", "letter_jumble"),
     *("n_queens", "puzzle24", "quantum_lock", "rectangle_count", "rush_hour", "sudoku", "survo", "tower_of_hanoi"),
@@ -44,7 +44,7 @@ HARDER = {
     *("polynomial_equations", "polynomial_multiplication", "simple_integration", "string_manipulation", "word_ladder"),
     "zebra_puzzles",
 }
-"""Tasks whose higher levels the library draws too slowly, or these solvers cannot solve."""
+"""Tasks with higher levels that the library generates too slowly or these solvers cannot solve."""
 
 
 @cache

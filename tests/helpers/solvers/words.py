@@ -1,4 +1,4 @@
-"""Solvers of tasks on words and lists of them."""
+"""Solvers of tasks about words and lists of words."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from reasoning_gym.data import read_data_file
 
 @cache
 def _story() -> list[str]:
-    """The words of the book from which texts are taken, used as an English dictionary."""
+    """Return the words of the book from which texts are taken; they serve as an English dictionary."""
     return re.findall(r"\b[A-Za-z]+\b", read_data_file("in_the_year_2889.txt"))
 
 
@@ -80,14 +80,14 @@ def needle_haystack(question: str) -> str:
 
 
 def caesar_cipher(question: str) -> str:
-    """The shift that yields the most English words."""
+    """Use the shift that yields the most English words."""
     text, known = re.findall(r"cipher text: (.*)\. Provide", question)[0], {word.upper() for word in _story()}
     tables = [str.maketrans(ascii_uppercase, ascii_uppercase[n:] + ascii_uppercase[:n]) for n in range(26)]
     return max((text.translate(table) for table in tables), key=lambda each: len(known & {*each.split()}))
 
 
 def letter_jumble(question: str) -> str:
-    """A passage in the book whose words have these letters, in order."""
+    """Search for a passage in the book whose words have these letters, in order."""
     jumbled = question.rpartition("words: ")[2].split()
     wanted, letters = [sorted(word) for word in jumbled], _letters()
     at = next(at for at, _ in enumerate(letters) if letters[at : at + len(wanted)] == wanted)
