@@ -1,25 +1,25 @@
-"""A curriculum, which changes the difficulty level of tasks during training.
+"""Curriculum that changes the difficulty levels of tasks during training.
 
     config = CurriculumConfig.model_validate({"tasks": {"chain_sum": {"start": 0, "highest": 4}}})
     curriculum = Curriculum(config, env, seed=0)
     trainer = GRPOTrainer(model=model, env=env, args=args, processing_class=tokenizer, curriculum=curriculum)
 
-Each prompt of a curriculum task is replaced with a new question from that task at its current level. Other tasks, each
-task's share of the prompts, and the evaluation stay the same. A level rises by `step` when the accuracy over the last
-`window` prompts at that level is above `success_threshold`, and falls by `step` when that accuracy is below
-`failure_threshold`. Alternatively, levels follow a `schedule`. Each change of level resets the window.
+Each prompt of a curriculum task is replaced with a new question from the same task at the task's current level. Other
+tasks, each task's share of the prompts, and the evaluation stay the same. A level rises by `step` when the accuracy
+over the last `window` prompts at that level is above `success_threshold`, and falls by `step` when that accuracy is
+below `failure_threshold`. Alternatively, levels follow a `schedule`. Each change of level resets the window.
 
-The available levels are those from 0 to `highest` that work in Reasoning Gym. If a change would lead to a level that
-does not work, the next working level in the same direction is used instead. If a level turns out to have no questions,
-it is dropped together with all levels above it. A message is printed, and the task returns to the level below. If no
-lower level exists, the run ends.
+The available levels are all levels from 0 to `highest` that work in Reasoning Gym. If a change would lead to a level
+that does not work, the next working level in the same direction is used instead. If a level turns out to have no
+questions, that level and all higher levels are dropped, a message is printed, and the task returns to the next lower
+level. If no lower level exists, the run ends.
 
 Task options come from the environment's tasks, the level and `gym` (the user's own options), in order of increasing
-precedence. Without `gym`, all options of the environment's tasks count as the user's own.
+precedence. Without `gym`, all options of the environment's tasks are treated as the user's own options.
 
-All of this happens on the main process. The levels depend only on `state`, which is plain data and is saved with each
-checkpoint, so a resumed run continues as if it had never stopped. A batch keeps the questions chosen for it. Accuracy
-on those questions counts only if the task is still at the same level.
+The curriculum runs only on the main process. The levels depend only on `state`, which is plain data and is saved with
+each checkpoint, so a resumed run continues as if it had never stopped. The questions of a batch never change once they
+have been chosen. The accuracy on a question is recorded only if the task is still at the question's level.
 """
 
 import math
@@ -40,7 +40,8 @@ from rg_env.training.config.load import curriculum_problems
 from rg_env.training.config.schema import CurriculumConfig
 
 FIRST_ROWS = 128
-"""Initial number of questions. It is enough for a few steps, and quick to generate even for slow tasks."""
+"""Initial number of questions. This number is enough for a few steps, and the questions are quick to generate even for
+slow tasks."""
 
 Prepare = Callable[[list[Row]], list[dict[str, Any]]]
 
@@ -51,7 +52,7 @@ class QuestionPool:
     Args:
         name: name of the pool in console lines and errors.
         build: generates the first n questions, which are always the same (`build_rows`).
-        prepare: turns questions into training rows, leaving out those that are too long.
+        prepare: converts questions to training rows, excluding questions that are too long.
         end: number of distinct questions, if known from an earlier run. The search for more questions has a time
             limit, so this number can differ between machines, but a resumed run must repeat the sequence after the same
             question.
@@ -68,13 +69,13 @@ class QuestionPool:
         say: Callable[[str], Any] = print,
     ) -> None:
         self.end = end
-        """Number of distinct questions, or None until it is known."""
+        """Number of distinct questions, or None until this number is known."""
         self._name, self._build, self._prepare, self._say = name, build, prepare, say
         self._known: set[str] = set()
         self._questions: list[dict[str, Any]] = []
 
     def __getitem__(self, number: int) -> dict[str, Any]:
-        """Question `number`. After the last question, the sequence repeats.
+        """Return question `number`. After the last question, the sequence repeats.
 
         Raises:
             InputError: Reasoning Gym rejects the options, or all questions are too long.
@@ -85,7 +86,7 @@ class QuestionPool:
         return self._questions[number % len(self._questions)]
 
     def _grow(self) -> None:
-        """Double the number of known questions, or find their end."""
+        """Double the number of known questions, or determine that there are no more."""
         wanted = 2 * len(self._known) or FIRST_ROWS
         try:
             rows = self._build(wanted if self.end is None else min(wanted, self.end))
@@ -95,17 +96,17 @@ class QuestionPool:
                 raise
             self.end = found
             self._say(
-                f"{self._name}: only {counted(found, 'distinct question')}; repeating from the first one: {error}"
+                f"{self._name}: only {counted(found, 'distinct question')}; repeating from the first question: {error}"
             )
             rows = self._build(found) if found > len(self._known) else []
         new = [row for row in rows if row["question"] not in self._known]
         fitting = self._prepare(new)
         too_long = f"of {len(new)} questions are longer than max_prompt_length"
         if not self._questions and not fitting:
-            raise InputError(f"{self._name}: {len(new)} {too_long}: raise it")
-        # Print this only the first time that questions are left out.
+            raise InputError(f"{self._name}: {len(new)} {too_long}: raise max_prompt_length")
+        # Print this only the first time that questions are excluded.
         if len(fitting) < len(new) and len(self._questions) == len(self._known):
-            self._say(f"{self._name}: {len(new) - len(fitting)} {too_long}, and are left out")
+            self._say(f"{self._name}: {len(new) - len(fitting)} {too_long}, and are excluded")
         self._known.update(row["question"] for row in new)
         self._questions += fitting
 
@@ -115,13 +116,13 @@ class TaskState(BaseModel):
 
     level: NonNegativeInt
     levels: list[NonNegativeInt]
-    """Available levels, ascending."""
+    """Available levels, in ascending order."""
     window: list[float] = []
     """Accuracies of the most recent prompts at `level`, newest last."""
     taken: dict[NonNegativeInt, NonNegativeInt] = {}
     """Number of questions used so far, by level."""
     ends: dict[NonNegativeInt, NonNegativeInt] = {}
-    """Number of distinct questions by level, for levels where it is known."""
+    """Number of distinct questions by level, for levels where this number is known."""
 
 
 CurriculumQuestion = tuple[str, NonNegativeInt, NonNegativeInt]
@@ -135,22 +136,22 @@ class CurriculumState(BaseModel):
     looked: NonNegativeInt = 0
     """Step of the last accuracy check."""
     prompted: dict[NonNegativeInt, list[CurriculumQuestion | None]] = {}
-    """Questions in each pending batch, by batch number. None for prompts of other tasks."""
+    """Questions in each pending batch, by batch number, with None for prompts of other tasks."""
 
 
 class Curriculum:
     """Changes the levels of some of an environment's tasks, and provides questions at the current levels.
 
     Args:
-        config: the tasks whose levels change, and the rules for changing them.
+        config: the tasks whose levels change, and the rules for changing the levels.
         env: environment that builds the prompts and grades the answers.
         seed: seed for generating the questions.
         gym: tasks with the user's options (anything `Mixture.parse` accepts), which override the options set by the
             levels. Default: all options of the environment's tasks.
 
     Raises:
-        InputError: a task is not trained on or has no working level, or the user's options override everything that its
-            levels change.
+        InputError: a task is not trained on or has no working level, or the user's options override all options that
+            the task's levels change.
     """
 
     def __init__(self, config: CurriculumConfig, env: ReasoningGym, seed: int, *, gym: Any = None) -> None:
@@ -158,9 +159,10 @@ class Curriculum:
         self.config, self.env, self.seed = config, env, seed
         self._split_by = env.manifest["split_by"]
         self.say: Callable[[str], Any] = lambda line: print(line, flush=True)
-        """Called with each line to print."""
+        """Function that is called with each line to print."""
         self.prepare: Prepare = env.to_examples
-        """Turns questions into training rows. The trainer replaces this function to exclude overlong rows."""
+        """Function that converts questions to training rows. The trainer replaces this function to exclude overlong
+        rows."""
         given = {task.name: task for task in env.mixture.tasks}
         own = {task.name: task for task in Mixture.parse(env.mixture if gym is None else gym).tasks}
         self._options: dict[str, dict[int, dict[str, Any]]] = {}
@@ -194,7 +196,7 @@ class Curriculum:
         )
 
     def facts(self) -> dict[str, Any]:
-        """Settings that a resumed run must share with the original run, as JSON values."""
+        """Return the settings that a resumed run must share with the original run, as JSON values."""
         options = {name: {str(level): each for level, each in levels.items()} for name, levels in self._options.items()}
         return {"config": self.config.model_dump(mode="json"), "seed": self.seed, "options": options}
 
@@ -208,7 +210,8 @@ class Curriculum:
             self._pool(name, task.level)[0]
 
     def replace(self, number: int, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The rows of batch `number`, one per prompt, with new questions for curriculum tasks at their current levels.
+        """Return the rows of batch `number`, one per prompt, with new questions for curriculum tasks at their current
+        levels.
 
         Raises:
             InputError, GenerationError: a task has no questions at its current level or below.
@@ -228,7 +231,7 @@ class Curriculum:
             task.window = [*task.window, accuracy][-self.config.window :]
 
     def update_levels(self, step: int) -> None:
-        """Make the level changes that are due after `step` optimizer steps, and print a line for each."""
+        """Make the level changes that are due after `step` optimizer steps, and print a line for each change."""
         if self.config.schedule is None and step - self.state.looked < self.config.check_every:
             return
         self.state.looked = step
@@ -239,7 +242,8 @@ class Curriculum:
                 task.level, task.window = level, []
 
     def metrics(self) -> dict[str, float]:
-        """Metrics `curriculum/<task>/level` and, unless the window is empty, `curriculum/<task>/accuracy`."""
+        """Return the metrics `curriculum/<task>/level` and, unless the window is empty,
+        `curriculum/<task>/accuracy`."""
         found: dict[str, float] = {}
         for name, task in self.state.tasks.items():
             found[f"curriculum/{name}/level"] = float(task.level)
@@ -248,7 +252,7 @@ class Curriculum:
         return found
 
     def _due(self, task: TaskState, step: int) -> tuple[int, str]:
-        """The level that `task` should have after `step`, and the reason."""
+        """Return the level that `task` should have after `step`, and the reason for it."""
         config = self.config
         if config.schedule is not None:
             begun = {int(start): level for start, level in config.schedule.items() if int(start) <= step}
@@ -264,7 +268,7 @@ class Curriculum:
         return task.level, reason
 
     def _next(self, name: str) -> CurriculumQuestion:
-        """The next question of a task. If the current level has no questions, the level is lowered."""
+        """Return the next question of a task. If the current level has no questions, lower the level."""
         task = self.state.tasks[name]
         while True:
             level, number = task.level, task.taken.get(task.level, 0)
@@ -300,16 +304,18 @@ class Curriculum:
         return self._pools[name, level]
 
     def _put(self, row: dict[str, Any], name: str, level: int, number: int) -> dict[str, Any]:
-        """Replace `row` with the question, but keep the row's `share`."""
+        """Replace `row` with question `number`, but keep the row's `share`."""
         question = self._question(name, level, number)
         return {**row, **question, "info": {**question["info"], "share": row["info"]["share"], LEVEL: str(level)}}
 
 
 def _up(levels: Sequence[int], wanted: int) -> int:
-    """The lowest of `levels` (ascending) at or above `wanted`, or the highest if all are below it."""
+    """Return the lowest of `levels` (ascending) that is at least `wanted`, or the highest level if all levels are
+    lower."""
     return next((level for level in levels if level >= wanted), levels[-1])
 
 
 def _down(levels: Sequence[int], wanted: int) -> int:
-    """The highest of `levels` (ascending) at or below `wanted`, or the lowest if all are above it."""
+    """Return the highest of `levels` (ascending) that is at most `wanted`, or the lowest level if all levels are
+    higher."""
     return next((level for level in reversed(levels) if level <= wanted), levels[0])

@@ -11,9 +11,9 @@ overall metrics (such as `eval/accuracy`) cover only the training tasks. There a
 tasks as a group (`eval/held_out/accuracy`), for each task (`eval/<task>/accuracy`) and for each label
 (`eval/<label>/accuracy`).
 
-For every question, `evaluation.runner` samples answers (for `accuracy` and `reward`) and generates a greedy one (for
+For every question, `evaluation.runner` samples answers (for `accuracy` and `reward`) and generates a greedy answer (for
 `greedy_accuracy`), using the trainer's engine. `evaluate_only` reproduces the greedy answers from an evaluation during
-training. With the embedded engine and that run's seed, it also reproduces the sampled answers.
+training. With the embedded engine and the training run's seed, `evaluate_only` also reproduces the sampled answers.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ from rg_env.training.trainer import GRPOTrainer
 AnyEnvironment = Annotated[Environment, BeforeValidator(as_environment)]
 """Any environment that `GRPOTrainer` accepts."""
 Progress = Callable[[int, int], Any]
-"""Called with the number of answers so far and the total number."""
+"""Function that is called with the number of answers so far and the total number of answers."""
 
 
 class EvaluationPlan(EvaluationSettings):
@@ -52,10 +52,10 @@ class EvaluationPlan(EvaluationSettings):
     env: AnyEnvironment | None = None
     """Environment with the training tasks' evaluation rows. Default: the trainer's environment."""
     held_out: Annotated[tuple[AnyEnvironment, ...], Field(strict=False)] = ()
-    """Environments whose evaluation rows come from held-out tasks."""
+    """Environments with evaluation rows from held-out tasks."""
     labelled: dict[str, AnyEnvironment] = Field(default_factory=dict)
-    """Environments by label. Results on their evaluation rows are reported under the label and do not count toward the
-    overall metrics."""
+    """Environments by label. Results on an environment's evaluation rows are reported under its label and do not count
+    toward the overall metrics."""
 
     @field_validator("labelled")
     @classmethod
@@ -73,7 +73,7 @@ class EvaluationPlan(EvaluationSettings):
         return every > 0 and step % every == 0
 
     def questions(self, own: Environment) -> list[Questions]:
-        """All questions of the plan. `own` is the trainer's environment."""
+        """Return all questions of the plan. `own` is the trainer's environment."""
         env = own if self.env is None else self.env
         return [
             *([Questions(env, "training")] if self.env is not None or own.eval_rows else []),
@@ -82,7 +82,7 @@ class EvaluationPlan(EvaluationSettings):
         ]
 
     def manifests(self, own: Environment) -> list[dict[str, Any]]:
-        """Manifests of all environments other than `own` (the trainer's), with their labels."""
+        """Return the manifests of all environments other than `own` (the trainer's environment), with their labels."""
         return [
             {**({"label": each.label} if each.label else {}), **each.env.manifest}
             for each in self.questions(own)
@@ -112,14 +112,15 @@ class FixedEvaluation:
                 prompts = (row["prompt"] for row in each.rows if task_of(row["info"]) == task)
                 self._model.check_fits(task, prompts, self._sampling.max_tokens)
         self.questions = [each.described().model_dump() for each in self._questions]
-        """Descriptions of the environments, as in `Results.environments`. Empty if there is nothing to evaluate."""
+        """Descriptions of the environments, as in `Results.environments`. The list is empty if there is nothing to
+        evaluate."""
         trained, unseen = (
             {task for entry in self.questions if entry["part"] == part for task in entry["tasks"]}
             for part in ("training", "held_out")
         )
         if both := sorted(trained & unseen):
             raise InputError(
-                f"{', '.join(both)}: a task cannot be both trained on and held out, so leave it out of held_out, or "
+                f"{', '.join(both)}: a task cannot be both trained on and held out, so remove it from held_out, or "
                 "evaluate it under a label (`labelled={LABEL: environment}`)"
             )
 
@@ -129,7 +130,7 @@ class FixedEvaluation:
         return sum(entry["n"] for entry in self.questions) * (self.plan.rollouts_per_example + self.plan.greedy)
 
     def sampling(self) -> dict[str, Any]:
-        """The sampling settings, as recorded in results."""
+        """Return the sampling settings, as recorded in results."""
         answers = {"rollouts_per_example": self.plan.rollouts_per_example, "greedy": self.plan.greedy}
         return {**vars(self._sampling), **answers}
 
@@ -142,7 +143,7 @@ class FixedEvaluation:
             )
 
     def run(self, step: int, progress: Progress | None = None) -> Results:
-        """Evaluate with the engine's current weights. Called on the main process only.
+        """Evaluate with the engine's current weights. Call this method only on the main process.
 
         Raises:
             RewardError: a reward raised an exception or did not return a finite number.
@@ -174,9 +175,10 @@ def evaluate_only(
     """Evaluate the trainer's model, write `eval_results/eval_step_N.json` in `folder`, and print the scores.
 
     Args:
-        trainer: trainer with the model and the engine. With a vLLM server, the model's weights are sent to it first.
+        trainer: trainer with the model and the engine. With a vLLM server, the model's weights are first sent to the
+            server.
         plan: questions and sampling. The schedule is ignored. Default: the default plan of `train`.
-        step: the N in the file name. Default: the step of the checkpoint that the model was loaded from, or 0.
+        step: the number N in the file name. Default: the step of the checkpoint that the model was loaded from, or 0.
 
     Raises:
         InputError: the plan is invalid, there is nothing to evaluate, or several processes were launched.
@@ -184,11 +186,13 @@ def evaluate_only(
         RewardError: a reward raised an exception or did not return a finite number.
     """
     if trainer.accelerator.num_processes > 1:
-        raise InputError("evaluation without training runs in one process: start it without `accelerate launch`")
+        raise InputError(
+            "evaluation without training runs in one process: start the evaluation without `accelerate launch`"
+        )
     evaluation = FixedEvaluation(trainer, plan or EvaluationPlan())
     if not evaluation.questions:
         raise InputError(
-            "there is nothing to evaluate, because the environment has no evaluation rows, and no task is held out"
+            "there is nothing to evaluate because the environment has no evaluation rows and no task is held out"
         )
     step = checkpoint_step(Path(trainer.model_name)) or 0 if step is None else step
     file = RunFolder(Path(folder)).evaluation_file(step)
@@ -204,8 +208,8 @@ def evaluate_only(
 
 
 def metrics_of(results: Results) -> dict[str, float]:
-    """The metrics that a run logs for an evaluation: `eval/accuracy`, `eval/<task>/accuracy`, `eval/held_out/accuracy`,
-    `eval/<label>/accuracy`."""
+    """Return the metrics that a run logs for an evaluation, such as `eval/accuracy`, `eval/<task>/accuracy`,
+    `eval/held_out/accuracy` and `eval/<label>/accuracy`."""
     named = {f"eval/{name}": task.scores for name, task in results.tasks.items()}
     for prefix, overall in (("eval", results.overall()), ("eval/held_out", results.overall("held_out"))):
         if overall is not None:

@@ -34,7 +34,7 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
     given, config = config, config.in_updates(start.train_rows)
     encoder = PromptEncoder(describe_model(config.model.name).tokenizer)
     env = _environment(config, start)
-    # The trainer also checks prompts, but loading the weights first can take minutes.
+    # The trainer also checks prompts, but only after the weights have been loaded, which can take minutes.
     check_prompts(prompt_lengths(env, encoder), config.training.max_prompt_length)
     policy = load_policy(config.model.name, attention=config.model.attention, dtype=config.model.dtype)
     trainer = make_trainer(config, policy, env, choose_folder(start.folder, "run", resume))
@@ -50,7 +50,7 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
 
 
 def _environment(config: TrainConfig, start: Start) -> "Environment":
-    """The environment with the training tasks, or with the rows from the `data` section."""
+    """Return the environment with the training tasks, or with the rows from the `data` section."""
     from rg_env.core.environment import Environment, ReasoningGym
 
     if start.rows is not None:
@@ -97,7 +97,7 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Resu
 
 
 def make_trainer(config: TrainConfig, policy: "Policy", env: Any, folder: Path) -> "GRPOTrainer":
-    """The trainer that `config` describes, with the output folder `folder`."""
+    """Create the trainer that `config` describes, with the output folder `folder`."""
     from rg_env.training.curriculum import Curriculum
     from rg_env.training.trainer import GRPOTrainer
 
@@ -114,7 +114,8 @@ def make_trainer(config: TrainConfig, policy: "Policy", env: Any, folder: Path) 
 
 
 def evaluation_plan(config: TrainConfig) -> "EvaluationPlan":
-    """The plan from the `evaluation` section, with one environment for the held-out tasks and one for each label."""
+    """Create the plan from the `evaluation` section, with one environment for the held-out tasks and one for each
+    label."""
     from rg_env.core.environment import ReasoningGym
     from rg_env.training.evaluation import EvaluationPlan
 
@@ -126,7 +127,7 @@ def evaluation_plan(config: TrainConfig) -> "EvaluationPlan":
 
 
 def lora(config: TrainConfig) -> Any:
-    """The `peft.LoraConfig` from the `lora` section, or None if all weights are trained."""
+    """Return the `peft.LoraConfig` from the `lora` section, or None if all weights are trained."""
     if config.lora is None:
         return None
     from peft import LoraConfig

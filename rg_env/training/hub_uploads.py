@@ -1,7 +1,7 @@
-"""Uploads of a run to the Hugging Face Hub (`hub:` in its config), during and after training.
+"""Upload a run to the Hugging Face Hub (`hub:` in the run's config), during and after training.
 
 Each upload runs `rg-env push` in a child process, so training never waits for the network. A failed upload does not end
-a run. Instead, a one-line message gives the command that completes the upload. During training, a hard-linked copy of
+a run, but prints a one-line message with the command that completes the upload. During training, a hard-linked copy of
 the run is uploaded because checkpoints may be deleted and metrics appended in the meantime.
 """
 
@@ -25,9 +25,9 @@ from rg_env.training.preflight import check_hub
 FINISH_TIMEOUT_S = 3600.0
 """Timeout for an upload after training, in seconds."""
 _GRACE_S = 10.0
-"""Seconds allowed for a terminated upload to remove its exported files before it is killed."""
+"""Seconds allowed for a terminated upload to remove its exported files before the upload is killed."""
 _WORKSPACE = ".hub-upload"
-"""Subfolder of the run's folder, with a copy of the run and the output of the current upload."""
+"""Subfolder of the run's folder that contains a copy of the run and the output of the current upload."""
 
 
 class Uploads(TrainerCallback):
@@ -37,7 +37,7 @@ class Uploads(TrainerCallback):
     Args:
         folder: the run's folder.
         main: whether this is the main process. Other processes do nothing.
-        say: prints a line.
+        say: called with each line to print.
     """
 
     def __init__(self, config: HubConfig, folder: Path, *, main: bool, say: Callable[[str], None]):
@@ -59,14 +59,15 @@ class Uploads(TrainerCallback):
             self._due = state.global_step
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Start an upload if one is due. This is not done in `on_save` because the step's evaluation comes later."""
+        """Start an upload if one is due. The upload does not start in `on_save` because the step is evaluated after
+        `on_save`."""
         if self._process and self._process.code is not None:
             self._report()
         if self._due is None:
             return
         step, self._due = self._due, None
         if self._process:
-            self._say(f"hub: step {step} was not uploaded, because an earlier upload is still running")
+            self._say(f"hub: step {step} was not uploaded because an earlier upload is still running")
             return
         try:
             self._start(self._run.checkpoint(step), copied=True)
@@ -74,8 +75,8 @@ class Uploads(TrainerCallback):
             self._fail(str(error.strerror or error))
 
     def finish(self, *, complete: bool) -> None:
-        """If training finished (`complete`), wait for a running upload and then upload the whole run. Otherwise, end
-        the running upload and print the command that uploads the run.
+        """Wait for a running upload and then upload the entire run if training finished (`complete`). If training did
+        not finish, end the running upload and print the command that uploads the run.
 
         Raises `KeyboardInterrupt` on Ctrl-C, after stopping the upload in progress.
         """
@@ -99,7 +100,7 @@ class Uploads(TrainerCallback):
             self.stop()
 
     def stop(self) -> None:
-        """End a running upload and remove its copy of the run."""
+        """End a running upload and remove the upload's copy of the run."""
         if self._process is not None:
             self._process.end(lambda: _GRACE_S)
             self._process = None
@@ -130,19 +131,19 @@ class Uploads(TrainerCallback):
         if code == 0:
             self._say(f"hub: {self._path.name} uploaded to {last}")
         elif code is None:
-            self._fail(f"it took more than {FINISH_TIMEOUT_S:g} s")
+            self._fail(f"the upload took more than {FINISH_TIMEOUT_S:g} s")
         else:
             self._fail(last.removeprefix("error: ").partition("; the same command ")[0] or f"exit code {code}")
 
     def _fail(self, reason: str) -> None:
-        """Print the command that uploads the run. The command never uploads a single checkpoint, because that would
-        overwrite a run uploaded in the meantime with an earlier step."""
+        """Print the command that uploads the run. The command never uploads a single checkpoint, because an earlier
+        step would overwrite a run that was uploaded in the meantime."""
         command = self._request(self._run.path).command
         self._say(f"hub: {self._path.name} was not uploaded ({reason}); upload the run with: {command}")
 
 
 def _link_run(run: RunFolder, checkpoint: Path, copy: Path) -> None:
-    """Copy the run's current state, with one checkpoint, to `copy`. Growing files are copied, and others are
+    """Copy the run's current state, with one checkpoint, to `copy`. Growing files are copied, and all other files are
     hard-linked."""
     shutil.copytree(checkpoint, copy / checkpoint.name, copy_function=_link)
     for file in run.files():

@@ -1,10 +1,10 @@
-"""Estimates of a run's memory use, for docs/reference/gpu-memory.md and `rg-env doctor`.
+"""Estimate a run's memory use for docs/reference/gpu-memory.md and `rg-env doctor`.
 
     shape = ModelShape(parameters=1_543_714_304, layers=28, hidden=1536, vocabulary=151_936, kv_width=256)
     estimate(shape, micro_batch=8, tokens=2048, logit_tokens=1024).total
 
-The estimates depend only on the sizes of the model and the batch. They do not include fragmentation or the few hundred
-megabytes that CUDA and other libraries use. This module does not import torch.
+The estimates depend only on the sizes of the model and the batch. The estimates do not include fragmentation or the few
+hundred megabytes that CUDA and other libraries use. This module does not import torch.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ class ModelShape:
 
     @classmethod
     def of(cls, config: Any, parameters: int) -> "ModelShape":
-        """The shape of a model with the transformers configuration `config`."""
+        """Return the shape of a model with the transformers configuration `config`."""
         config = config.get_text_config(decoder=True)
         heads = config.num_attention_heads
         head = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -55,9 +55,9 @@ class Estimate:
     state: int
     """Weights, gradients, optimizer state, and the reference model if there is one."""
     gathered: int
-    """The gathered bf16 weights of the active layer, with ZeRO-3."""
+    """Gathered bf16 weights of the active layer with ZeRO-3."""
     logits: int
-    """One chunk's logits, and a trained LM head's gradient during accumulation."""
+    """Logits of one chunk, and the gradient of a trained LM head during accumulation."""
     activations: int
     resting_state: int
     cache: int
@@ -70,7 +70,7 @@ class Estimate:
 
     @property
     def total(self) -> int:
-        """The larger of two peaks: the backward pass and the end of generation."""
+        """Peak memory, which is reached either in the backward pass or at the end of generation."""
         return max(self.state + self.gathered + self.passes, self.resting_state + self.cache)
 
 
@@ -89,7 +89,7 @@ def estimate(
     cached_tokens: int = 0,
     offloaded: bool = False,
 ) -> Estimate:
-    """Estimate a device's memory.
+    """Estimate a device's memory use.
 
     Args:
         micro_batch: number of rollouts in one pass.
@@ -128,6 +128,6 @@ def estimate(
 
 
 def largest_that_fits(room: int, largest: int, need: Callable[[int], int]) -> int | None:
-    """The largest proper divisor of `largest` for which a micro-batch of that size fits into `room` bytes, or None if
-    there is no such divisor."""
+    """Return the largest proper divisor of `largest` for which a micro-batch of that size fits into `room` bytes, or
+    None if there is no such divisor."""
     return next((size for size in range(largest - 1, 0, -1) if largest % size == 0 and need(size) <= room), None)

@@ -1,4 +1,4 @@
-"""Monitors for a run's logged metrics. Each rule reports a symptom, its likely cause and the key to change.
+"""Monitors for a run's logged metrics. Each rule reports a symptom, the likely cause and the key to change.
 
     monitors = MonitorCallback(MonitorsConfig())
     for record in records:                 # dicts, as in metrics.jsonl
@@ -7,9 +7,9 @@
 
     GRPOTrainer(..., callbacks=[MonitorCallback(MonitorsConfig(stop_on=["reward_hacking"]))])
 
-`train` adds a `MonitorCallback` to every run. When a run is resumed, its monitors continue from the metrics logged up
+`train` adds a `MonitorCallback` to every run. When a run is resumed, the monitors continue from the metrics logged up
 to the checkpoint, so earlier alarms are not reported again. A rule never fires if its metrics are not logged. Metrics
-are averaged over a window. "Noise" is their variation from step to step.
+are averaged over a window. "Noise" is the variation of a metric from step to step.
 """
 
 import math
@@ -26,7 +26,7 @@ from rg_env.training.collectives import on_main
 from rg_env.training.config.schema import MonitorsConfig
 
 _HUGE = 1e30
-"""Maximum magnitude of values, which keeps their squares finite."""
+"""Maximum magnitude of recorded values, which keeps the squares of the values finite."""
 
 
 class History:
@@ -50,27 +50,27 @@ class History:
             self.values[name].append(value)
 
     def recent(self, name: str) -> list[float]:
-        """Values in the last window. The list is empty until the window is full."""
+        """Return the values in the last window, or an empty list until the window is full."""
         values = self.values[name]
         return values[-self.window :] if len(values) >= self.window else []
 
     def earlier(self, name: str) -> list[float]:
-        """Values in the window before the last one. The list is empty until both windows are full."""
+        """Return the values in the window before the last window, or an empty list until both windows are full."""
         values = self.values[name][-2 * self.window :]
         return values[: self.window] if len(values) == 2 * self.window else []
 
     def first(self, name: str) -> list[float]:
-        """Values in the first window. The list is empty until a second window is full."""
+        """Return the values in the first window, or an empty list until a second window is full."""
         return self.values[name][: self.window] if self.earlier(name) else []
 
     def mean(self, name: str) -> float | None:
-        """Mean over the last window, or None until it is full."""
+        """Return the mean over the last window, or None until the window is full."""
         return fmean(values) if (values := self.recent(name)) else None
 
 
 def rise(old: list[float], new: list[float]) -> float:
-    """The rise in the mean from `old` to `new`, in standard errors of the difference. It is negative if the mean
-    falls."""
+    """Return the rise in the mean from `old` to `new`, in standard errors of the difference. The result is negative if
+    the mean falls."""
 
     def error(values: list[float]) -> float:
         return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
@@ -82,26 +82,27 @@ def rise(old: list[float], new: list[float]) -> float:
 
 
 TOO_EASY, TOO_HARD = 0.8, 0.2
-"""Outside this range of accuracies, most groups of eight have only right or only wrong answers."""
+"""Bounds on accuracy. Outside this range, most groups of eight rollouts contain only right or only wrong answers."""
 KL_FLOOR, RATIO_FLOOR = 0.1, 10.0
-"""Minimum KL (in nats per token) and minimum ratio for a spike. These metrics start near zero and one."""
+"""Minimum KL (in nats per token) and minimum ratio for a spike. At the start of a run, KL is near zero and the ratio is
+near one."""
 _SURE, _NOISE = 3.0, 1.0
-"""Numbers of standard errors. Above the first, a change in a mean counts as certain. Below the second, it counts as
-noise."""
+"""Bounds on a change in a mean, in standard errors. A change above `_SURE` is considered certain, and a change below
+`_NOISE` is considered noise."""
 _LENGTH, _CUT = "completions/mean_length", "completions/clipped_ratio"
 
 Window = Callable[[str], list[float]]
-"""A metric's values in a window. Empty if the window is incomplete."""
+"""Function that returns a metric's values in a window, or an empty list if the window is incomplete."""
 
 
 def zero_variance(history: History, threshold: float) -> str | None:
-    """Groups with equal rewards provide no learning signal."""
+    """Check for groups with equal rewards, which provide no learning signal."""
     share, accuracy = history.mean("frac_reward_zero_std"), history.mean("accuracy")
     if share is None or share < threshold:
         return None
     curriculum = any(name.startswith("curriculum/") for name in history.values)
     if accuracy is None:
-        cause, change = "all answers are rewarded alike", "change rewards, or raise training.temperature"
+        cause, change = "all answers receive the same reward", "change rewards, or raise training.temperature"
     elif accuracy >= TOO_EASY:
         cause = "the tasks are too easy for this model"
         change = "lower curriculum.success_threshold" if curriculum else "raise tasks.NAME.level"
@@ -116,12 +117,12 @@ def zero_variance(history: History, threshold: float) -> str | None:
 
 
 def answer_rate(history: History, threshold: float) -> str | None:
-    """Too few completions have a well-formed answer."""
+    """Check for too few completions with a well-formed answer."""
     return _rate(history, "completions/answered_ratio", threshold, "a well-formed answer", "format")
 
 
 def format_rate(history: History, threshold: float) -> str | None:
-    """Too few completions are in the format that `think_format` rewards."""
+    """Check for too few completions in the format that `think_format` rewards."""
     return _rate(history, "completions/format_ratio", threshold, "the required format", "think_format")
 
 
@@ -130,14 +131,14 @@ def _rate(history: History, metric: str, threshold: float, what: str, reward: st
     if share is None or share >= threshold or _rises(history.recent(metric)):
         return None
     cause = "the model does not follow the format"
-    change = f"describe it in prompt.system_prompt, or raise rewards.{reward}.weight"
+    change = f"describe the format in prompt.system_prompt, or raise rewards.{reward}.weight"
     if cut >= (1 - share) / 2:
         cause, change = f"{cut:.0%} were cut off by the token limit", "raise training.max_tokens"
     return f"only {share:.0%} of completions had {what}: {cause}; {change}"
 
 
 def truncation(history: History, threshold: float) -> str | None:
-    """Too many completions are cut off by the token limit."""
+    """Check for too many completions that are cut off by the token limit."""
     share = history.mean(_CUT)
     if share is None or share < threshold:
         return None
@@ -148,7 +149,7 @@ def truncation(history: History, threshold: float) -> str | None:
 
 
 def length_drift(history: History, factor: float) -> str | None:
-    """The length of completions changes without a rise in accuracy."""
+    """Check for a change in the length of completions without a rise in accuracy."""
     first, now = history.first(_LENGTH), history.mean(_LENGTH)
     before = fmean(first) if first else 0.0
     if not before or now is None or before / factor < now < before * factor or _improved(history, history.first):
@@ -159,11 +160,12 @@ def length_drift(history: History, factor: float) -> str | None:
         return f"{symptom}: add rewards.overlong_penalty, or set training.loss_type=dr_grpo"
     name = _what_rose(history, history.first)
     change = f"lower rewards.{name}.weight" if name else "raise rewards.correctness.weight"
-    return f"{symptom}: answers get shorter because short ones are rewarded; {change}"
+    return f"{symptom}: answers get shorter because short answers are rewarded; {change}"
 
 
 def entropy_collapse(history: History, part: float) -> str | None:
-    """A policy that always gives the same answer stops learning. This is fine if the answer is right."""
+    """Check for a collapse in entropy. A policy that always gives the same answer stops learning, which is harmless
+    only if the answer is right."""
     first, now, accuracy = history.first("entropy"), history.mean("entropy"), history.mean("accuracy")
     before = fmean(first) if first else 0.0
     solved = accuracy is not None and accuracy >= TOO_EASY
@@ -177,8 +179,9 @@ def entropy_collapse(history: History, part: float) -> str | None:
 
 
 def reward_hacking(history: History, least: float) -> str | None:
-    """The reward rises but accuracy does not. If accuracy falls, half the threshold is enough. The last window is
-    compared with both the previous one and the first one because a policy can find an exploit quickly or slowly."""
+    """Check for a rise in the reward without a rise in accuracy. If accuracy falls, half the threshold is enough. The
+    last window is compared with both the previous window and the first window because a policy can find an exploit
+    quickly or slowly."""
     for before, when in ((history.earlier, "the previous window"), (history.first, "the start")):
         old, new, accuracy = before("reward"), history.recent("reward"), history.recent("accuracy")
         if not old or not before("accuracy") or not accuracy:
@@ -191,38 +194,38 @@ def reward_hacking(history: History, least: float) -> str | None:
         symptom += f", and accuracy did not{_from_to(history, before, 'accuracy')}"
         name = _what_rose(history, before)
         if name is None:
-            return f"{symptom}: the policy is rewarded for something other than being right; check rewards"
+            return f"{symptom}: the policy is rewarded for something other than correct answers; check rewards"
         rose = _from_to(history, before, f"rewards/{name}/mean")
         return f"{symptom}: {name} rose{rose}; lower rewards.{name}.weight, or set rewards.{name}.when=correct"
     return None
 
 
 def kl_spike(history: History, factor: float) -> str | None:
-    """A jump in the policy's KL divergence from the reference model or from its sampler."""
+    """Check for a jump in the policy's KL divergence from the reference model or from the sampler."""
     change = "an update went too far; lower training.learning_rate or training.max_grad_norm"
-    sampler = "rollouts do not come from the policy being trained; lower engine.num_batches_ahead"
+    sampler = "rollouts were not sampled from the policy being trained; lower engine.num_batches_ahead"
     return _spike(history, "kl", factor, KL_FLOOR, change) or _spike(
         history, "sampling/mismatch_kl", factor, KL_FLOOR, sampler
     )
 
 
 def ratio_spike(history: History, factor: float) -> str | None:
-    """Several updates on a batch move the policy too far from the one that sampled the batch."""
+    """Check for updates on a batch that move the policy too far from the policy that sampled the batch."""
     change = "updates within a batch go too far; lower training.num_iterations or training.learning_rate"
     return _spike(history, "policy_ratio/max", factor, RATIO_FLOOR, change)
 
 
 def grader_timeouts(history: History, threshold: float) -> str | None:
-    """An answer that is not graded in time scores 0 even if it is right."""
+    """Check for answers that are not graded in time, which score 0 even if they are right."""
     what = "took too long to grade and scored 0: set grading=hardened, or make your task's score_answer faster"
     return _lost(history, "status/timed_out", threshold, what)
 
 
 def ungradable(history: History, threshold: float) -> str | None:
-    """An answer that cannot be graded scores 0 even if it is right."""
+    """Check for answers that cannot be graded, which score 0 even if they are right."""
     what = (
-        "could not be graded and scored 0 (rollouts.jsonl has the reasons): the rows come from another version or were "
-        "edited: rebuild them without splits.manifest"
+        "could not be graded and scored 0 (rollouts.jsonl contains the reasons): the rows were generated by another "
+        "version or edited; rebuild the rows without splits.manifest"
     )
     return _lost(history, "status/ungradable", threshold, what)
 
@@ -239,11 +242,11 @@ RULES: dict[str, Callable[[History, float], str | None]] = {
         ratio_spike, grader_timeouts, ungradable,
     )
 }  # fmt: skip
-"""Rules by name. Each returns the message of an alarm, or None."""
+"""Rules by name. Each rule returns the message of an alarm, or None."""
 
 
 def _rises(values: list[float]) -> bool:
-    """Whether the second half's mean exceeds the first half's by more than noise."""
+    """Whether the mean of the second half exceeds the mean of the first half by more than noise."""
     half = len(values) // 2
     return half > 0 and rise(values[:half], values[-half:]) > 2 * _NOISE
 
@@ -256,7 +259,7 @@ def _improved(history: History, before: Window) -> bool:
 
 
 def _what_rose(history: History, before: Window) -> str | None:
-    """The reward, other than `correctness` and `partial`, that rose the most relative to its noise, or None if no
+    """Return the reward other than `correctness` and `partial` that rose the most relative to its noise, or None if no
     reward rose clearly."""
     rises: dict[str, float] = {}
     for metric in list(history.values):
@@ -294,8 +297,8 @@ class Alarm:
 
 
 class MonitorCallback(TrainerCallback):
-    """Checks logged metrics against the active rules in `config`. Adds `monitor/RULE` to a step's metrics when a rule
-    fires.
+    """Callback that checks logged metrics against the active rules in `config`, and adds `monitor/RULE` to a step's
+    metrics when a rule fires.
 
     Args:
         config: rules and thresholds. Default: all rules with their default thresholds.
@@ -309,7 +312,7 @@ class MonitorCallback(TrainerCallback):
 
     def _start(self) -> None:
         self.alarms: list[Alarm] = []
-        """All alarms in the run, including those before it was resumed. Only the main process has them."""
+        """All alarms in the run, including alarms from before it was resumed. Only the main process has this list."""
         self.stopped_by: str | None = None
         """The rule that ended the run, or None. All processes have this value."""
         self._history = History(self.config.window)
@@ -327,7 +330,7 @@ class MonitorCallback(TrainerCallback):
         for name in self.config.active():
             if (message := RULES[name](history, getattr(self.config, name))) is None:
                 continue
-            # A rule that has fired is silent until its condition has been false for a whole window.
+            # A rule that has fired is silent until its condition has been false for an entire window.
             if name not in self._held_at or history.records - self._held_at[name] > history.window:
                 alarms.append(Alarm(history.step, name, message))
             self._held_at[name] = history.records

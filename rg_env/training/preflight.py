@@ -2,8 +2,8 @@
 
     check_start(config, resume="auto")      # raises InputError or ServerError if a check fails
 
-This module does not import torch. Checks that depend on the model or on a checkpoint's tensors run later, when those
-are loaded.
+This module does not import torch. Checks that depend on the model or on a checkpoint's tensors run later, when the
+model or the tensors are loaded.
 """
 
 import os
@@ -35,22 +35,22 @@ class Start:
     folder: Path | None = None
     """The output folder, or None on all processes except the first."""
     rows: tuple[Rows, Rows] | None = None
-    """Training and evaluation rows from the `data` section. None without that section, or if the data has not been
-    downloaded yet."""
+    """Training and evaluation rows from the `data` section, or None if there is no such section or the data has not
+    been downloaded yet."""
     notes: list[str] = field(default_factory=list)
     """Messages about requirements that are not yet met, but must be met when the run starts."""
 
     @property
     def train_rows(self) -> int | None:
-        """Number of training rows, or None if it is unknown."""
+        """Number of training rows, or None if the number is unknown."""
         return len(self.rows[0]) if self.rows else None
 
 
 def check_start(
     config: TrainConfig, *, resume: str | None = None, checkpoint: str | None = None, wait: bool = True
 ) -> Start:
-    """Check everything that a run with `config` needs, except the model itself. With several processes, only the first
-    one performs the checks. The others only read the rows.
+    """Check all requirements of a run with `config`, except the model itself. With several processes, only the first
+    process performs the checks, and all other processes only read the rows.
 
     Args:
         resume: checkpoint to resume from, or "auto".
@@ -75,7 +75,7 @@ def check_start(
     if resume not in (None, AUTO) and not (Path(str(resume)) / "trainer_state.json").is_file():
         raise InputError(
             f"cannot resume from {resume}: it is not a checkpoint; pass a run's checkpoint-N folder, or "
-            f"{AUTO} for the newest one"
+            f"{AUTO} for the newest checkpoint"
         )
     if checkpoint is not None and (problem := model_path_problem(checkpoint, adapters=True)):
         raise InputError(f"checkpoint: {problem}")
@@ -100,8 +100,8 @@ def check_start(
 
 
 def own_rows(config: TrainConfig) -> tuple[Rows, Rows]:
-    """Training and evaluation rows from the `data` section. Raises `InputError` if the data is unusable or has too few
-    questions."""
+    """Return the training and evaluation rows from the `data` section. Raises `InputError` if the data is unusable or
+    has too few questions."""
     data = config.data
     assert data is not None
     train, evaluation = split_rows(data.rows(), config.splits.num_eval_examples, config.splits.eval_seed)

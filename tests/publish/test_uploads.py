@@ -128,7 +128,7 @@ def test_checkpoints_may_go_and_files_grow_meanwhile(hub: HubServer, uploads: An
     wait(made)
     made.on_step_begin(None, SimpleNamespace(global_step=5, max_steps=6), None)
     assert made.lines == [
-        "hub: step 4 was not uploaded, because an earlier upload is still running",
+        "hub: step 4 was not uploaded because an earlier upload is still running",
         f"hub: checkpoint-2 uploaded to {hub.url}/me/legs",
     ]
     files = hub.repos["me/legs"].files()
@@ -150,7 +150,7 @@ def test_a_run_waits_but_not_for_ever(hub: HubServer, uploads: Any, run: Path, m
     late = uploads()
     with hub.lock:
         late.finish(complete=True)
-    assert late.lines[-1] == f"hub: {run.name} was not uploaded (it took more than 0.5 s); {command}"
+    assert late.lines[-1] == f"hub: {run.name} was not uploaded (the upload took more than 0.5 s); {command}"
     assert (made._process, late._process) == (None, None)
 
 

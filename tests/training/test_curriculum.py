@@ -247,7 +247,7 @@ def test_what_is_too_long_is_left_out(env: Any) -> None:
     pool = QuestionPool("sums", built(spec), up_to(75), say=said.append)
     assert all(len(pool[number]["question"]) <= 75 for number in range(2 * FIRST_ROWS))
     assert len(said) == 1
-    assert re.fullmatch(r"sums: \d+ of 128 questions are longer than max_prompt_length, and are left out", said[0])
+    assert re.fullmatch(r"sums: \d+ of 128 questions are longer than max_prompt_length, and are excluded", said[0])
 
     def short(rows: list[Any]) -> list[Any]:
         return [row for row in rows if len(row["question"]) < 200]
@@ -256,8 +256,10 @@ def test_what_is_too_long_is_left_out(env: Any) -> None:
     later = QuestionPool("rows", lambda count: rows[:count], short, end=256, say=said.append)
     assert later[150] == rows[150]
     assert later[250] == rows[250 - 199]
-    assert said[1:] == ["rows: 57 of 128 questions are longer than max_prompt_length, and are left out"]
-    with pytest.raises(InputError, match="sums: 128 of 128 questions are longer than max_prompt_length: raise it"):
+    assert said[1:] == ["rows: 57 of 128 questions are longer than max_prompt_length, and are excluded"]
+    with pytest.raises(
+        InputError, match="sums: 128 of 128 questions are longer than max_prompt_length: raise max_prompt_length"
+    ):
         QuestionPool("sums", built(spec), up_to(0))[0]
 
 

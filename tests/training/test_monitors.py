@@ -70,7 +70,7 @@ FIRES: list[tuple[str, int, list[dict[str, Any]], list[str]]] = [
      ["raise curriculum.failure_threshold"]),
     ("zero_variance", 10, records(10, frac_reward_zero_std=1.0, accuracy=0.5),
      ["all right or all wrong", "raise training.temperature, or set training.filter_groups=true"]),
-    ("zero_variance", 10, records(10, frac_reward_zero_std=1.0), ["all answers are rewarded alike; change rewards"]),
+    ("zero_variance", 10, records(10, frac_reward_zero_std=1.0), ["answers receive the same reward; change rewards"]),
     ("answer_rate", 10, records(10, completions__answered_ratio=0.2, completions__clipped_ratio=0.1),
      ["only 20% of completions had a well-formed answer", "prompt.system_prompt, or raise rewards.format.weight"]),
     ("answer_rate", 10, records(10, completions__answered_ratio=0.2, completions__clipped_ratio=0.7),
@@ -86,7 +86,7 @@ FIRES: list[tuple[str, int, list[dict[str, Any]], list[str]]] = [
       "add rewards.overlong_penalty, or set training.loss_type=dr_grpo"]),
     ("length_drift", 20,
      records(20, completions__mean_length=then(100, 20), rewards__brevity__mean=then(0.3, 0.9), accuracy=uneven(0.3)),
-     ["have 20 tokens on average", "short ones are rewarded; lower rewards.brevity.weight"]),
+     ["have 20 tokens on average", "short answers are rewarded; lower rewards.brevity.weight"]),
     ("entropy_collapse", 20, records(20, entropy=then(0.3, 0.002, by=0.001), accuracy=uneven(0.41)),
      ["fell from 0.3 to 0.002 nats per token, and accuracy (0.41) does not rise",
       "lower training.learning_rate, or raise training.temperature"]),
@@ -96,7 +96,7 @@ FIRES: list[tuple[str, int, list[dict[str, Any]], list[str]]] = [
      ["from 0.50 to 0.90 since the previous window, and accuracy did not (0.31 to 0.31): talk rose (0.20 to 0.60); ",
       "lower rewards.talk.weight, or set rewards.talk.when=correct"]),
     ("reward_hacking", 20, records(20, reward=then(0.5, 0.57), accuracy=then(0.5, 0.2)),
-     ["from 0.50 to 0.57", "rewarded for something other than being right; check rewards"]),
+     ["from 0.50 to 0.57", "rewarded for something other than correct answers; check rewards"]),
     ("reward_hacking", 35, records(60, reward=slope(0.5, 0.002, noise=0.02), accuracy=slope(0.5, -0.002, noise=0.02)),
      ["from 0.51 to 0.56 since the start"]),
     ("kl_spike", 15, records(20, kl=spike(0.0, float("inf"))),
@@ -107,7 +107,7 @@ FIRES: list[tuple[str, int, list[dict[str, Any]], list[str]]] = [
      ["policy_ratio/max is 50", "lower training.num_iterations or training.learning_rate"]),
     ("grader_timeouts", 10, records(10, status__timed_out=0.05), ["5% of answers took too long to grade"]),
     ("ungradable", 10, records(10, status__ungradable=0.05),
-     ["5% of answers could not be graded", "rollouts.jsonl has the reasons", "without splits.manifest"]),
+     ["5% of answers could not be graded", "rollouts.jsonl contains the reasons", "without splits.manifest"]),
 ]  # fmt: skip
 
 

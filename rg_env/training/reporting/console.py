@@ -6,7 +6,7 @@
     console.close()
     print_summary(folder, results, before, after)
 
-Questions and completions are untrusted. They are printed as data, never as markup or terminal control codes.
+Questions and completions are untrusted, so they are printed as data, never as markup or terminal control codes.
 """
 
 import io
@@ -92,7 +92,7 @@ class RunConsole:
             _print_example(self._console, completion=record)
 
     def close(self) -> None:
-        """Stop the progress line and leave it on the terminal. Can be called more than once."""
+        """Stop the progress line and leave it on the terminal. This method can be called more than once."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
@@ -129,8 +129,7 @@ def shorten(text: str, length: int) -> str:
 
 
 def _print_example(console: Console, **rollouts: dict[str, Any]) -> None:
-    """Print a question and the answers to it. `rollouts` are records by name (`completion`, or `before` and
-    `after`)."""
+    """Print a question and its answers. `rollouts` are records by name (`completion`, or `before` and `after`)."""
     record = next(iter(rollouts.values()))
     heads = [("  ", ""), (visible_line(record["task"]), "bold")]
     parts = [("question", record["question"], QUESTION_LENGTH)]
@@ -148,7 +147,7 @@ def _print_example(console: Console, **rollouts: dict[str, Any]) -> None:
 
 
 def headline(evaluation: Results) -> str:
-    """One-line summary of an evaluation, with 95% confidence intervals in brackets."""
+    """Return a one-line summary of an evaluation, with 95% confidence intervals in brackets."""
     parts: list[str] = []
     if scores := evaluation.overall():
         figures = {"greedy": scores.greedy_accuracy, **dict(list(scores.pass_at_k.items())[-1:])}
@@ -164,7 +163,7 @@ def headline(evaluation: Results) -> str:
 
 
 def _measured(scores: Scores) -> str:
-    """The accuracy as text, or the reward if accuracy is not measured."""
+    """Return the accuracy as text, or the reward if accuracy is not measured."""
     name = "reward" if scores.accuracy is None else "accuracy"
     return f"{name} {with_interval(getattr(scores, name) or 0.0, scores.intervals.get(name), 2)}"
 
@@ -192,8 +191,8 @@ def print_summary(
 
 
 def examples_of(before: Results, after: Results) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Up to three pairs of answers to the same question, before and after training: the pair that improved most, the
-    median pair, and the pair that improved least."""
+    """Return up to three pairs of answers to the same question, before and after training: the pair that improved most,
+    the median pair, and the pair that improved least."""
 
     def value(record: dict[str, Any]) -> float:
         return float(record["reward"] if record["correct"] is None else record["correct"])

@@ -32,7 +32,7 @@ class StepMetrics:
         self._values: defaultdict[str, list[float]] = defaultdict(list)
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._phases: list[str] = []
-        """The nested phases, outermost first. The last one is the current phase."""
+        """Nested phases, outermost first. The last phase in the list is the current phase."""
         self._since = 0.0
 
     def update(self, found: Mapping[str, float]) -> None:
@@ -42,8 +42,8 @@ class StepMetrics:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Context manager that records the time spent in it as `time/<name>`, excluding nested phases. GPU work counts
-        toward the phase where the CPU waits for it."""
+        """Record the time spent in this context as `time/<name>`, excluding nested phases. GPU work counts toward the
+        phase in which the CPU waits for the GPU."""
         self._turn()
         self._phases.append(name)
         try:
@@ -72,13 +72,14 @@ class StepMetrics:
 
 
 def hardware(processes: int) -> dict[str, Any]:
-    """Names of the visible GPUs, number of CPU cores, and number of processes."""
+    """Return the names of the visible GPUs, the number of CPU cores, and the number of processes."""
     names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     return {"gpus": names, "cpu_count": os.cpu_count(), "processes": processes}
 
 
 def step_costs(seconds: float, tokens: int) -> dict[str, float]:
-    """Time, speed and memory use of a step that took `seconds`, with a batch of `tokens` tokens (0 if unknown)."""
+    """Return the time, speed and memory use of a step that took `seconds`, with a batch of `tokens` tokens (0 if
+    unknown)."""
     import resource  # the module is not available on Windows
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
@@ -87,21 +88,21 @@ def step_costs(seconds: float, tokens: int) -> dict[str, float]:
         costs["tokens_per_second"] = round(tokens / seconds, 1)
     if torch.cuda.is_available():
         costs["memory/peak_gpu_gb"] = round(torch.cuda.max_memory_allocated() / 1e9, 3)
-        # Pynvml or the driver library is missing, or the GPU does not report utilization (MIG).
+        # Pynvml or the driver library may be missing, or the GPU may not report utilization (MIG).
         with suppress(Exception):
             costs["gpu/utilization"] = float(torch.cuda.utilization())
     return costs
 
 
 def batch_metrics(found: Rollouts, num_generations: int) -> dict[str, float]:
-    """Rewards, accuracies, statuses and lengths for a batch of rollouts."""
+    """Return the rewards, accuracies, statuses and lengths for a batch of rollouts."""
     groups = torch.tensor(found.rewards, dtype=torch.float32).view(-1, num_generations)
     result = {
         "reward": groups.mean().item(),
         "reward_std": groups.std(dim=1).mean().item(),
         "frac_reward_zero_std": equal_rewards(groups).float().mean().item(),
         "entropy": found.entropy(),
-        # This time includes scoring. It is spent before the step if batches are generated ahead.
+        # This time includes scoring. If batches are generated ahead, the time is spent before the step.
         "time/generation": found.seconds,
     }
     for name in found.scored[0].rewards:
@@ -125,9 +126,9 @@ def _lengths(found: Rollouts) -> dict[str, float]:
 
 
 def _forms(found: Rollouts, num_generations: int) -> dict[str, float]:
-    """The fraction of completions with a well-formed answer and, if `think_format` is a reward, the fraction in its
-    format. The result also has the mean number of distinct answers per group and the fraction of groups with more than
-    one distinct answer."""
+    """Return the fraction of completions with a well-formed answer and, if `think_format` is a reward, the fraction of
+    completions in the format that it rewards. The result also contains the mean number of distinct answers per group
+    and the fraction of groups with more than one distinct answer."""
     if "status/wrong" not in found.scored[0].metrics:  # the rollouts were graded by another library's rubric
         return {}
     answers = [rollout.extraction.answer for rollout in found.rollouts]
@@ -144,11 +145,11 @@ def _forms(found: Rollouts, num_generations: int) -> dict[str, float]:
 
 
 def over_processes(accelerator: Accelerator, values: Mapping[str, torch.Tensor], counts: bool) -> dict[str, float]:
-    """The mean of each value (a tensor of shape `()`) over all processes, or the maximum or minimum if its name ends in
-    "max" or "min". This is a collective operation.
+    """Return the mean of each value (a tensor of shape `()`) over all processes, or the maximum or minimum if the
+    value's name ends in "max" or "min". This is a collective operation.
 
     Args:
-        counts: whether this process's values count. If no process's values count, the result is empty.
+        counts: whether to include this process's values. If no process includes its values, the result is empty.
     """
     mine = torch.stack([value.float() for value in values.values()])
     rows = torch.cat([mine, mine.new_tensor([counts])])

@@ -1,4 +1,4 @@
-"""Experiment trackers for a run (`LoggingConfig.report_to`): TensorBoard, Weights & Biases, Trackio.
+"""Experiment trackers for a run (`LoggingConfig.report_to`): TensorBoard, Weights & Biases and Trackio.
 
 This module adds the following to accelerate's trackers:
 
@@ -7,7 +7,7 @@ This module adds the following to accelerate's trackers:
 - Questions and completions shown on the console are sent to W&B and Trackio as tables.
 - Training metrics are logged under `train/`, and evaluation metrics keep their names (`eval/accuracy`).
 - Environment variables take precedence over the config because they are the usual way to configure these trackers.
-- If the caller has opened a W&B run, it is used and left open.
+- If the caller has opened a W&B run, that run is used and left open.
 """
 
 import json
@@ -36,7 +36,7 @@ FOLDERS = ("tensorboard", "wandb")
 _WANDB = {
     "WANDB_CONSOLE": "off",  # otherwise, W&B would upload all console output, including progress and model output
     "WANDB_INIT_TIMEOUT": "60",  # seconds to wait for the server when a run starts
-    "WANDB_FINISH_TIMEOUT": "300",  # seconds allowed for uploading after the run; the rest is left to `wandb sync`
+    "WANDB_FINISH_TIMEOUT": "300",  # seconds allowed for uploads after the run; `wandb sync` can upload the rest
 }
 
 
@@ -71,23 +71,23 @@ class Trackers(TrainerCallback):
             self._send(name, lambda: named, step)
 
     def completions(self, step: int, records: Sequence[Mapping[str, Any]]) -> None:
-        """Send rollouts to W&B and Trackio as a table. Called on the main process only."""
+        """Send rollouts to W&B and Trackio as a table. Call this method only on the main process."""
         rows = [[step, *(record.get(column) for column in _COLUMNS)] for record in records]
         for name in [name for name in self._running if name != "tensorboard" and self._config.completion_tables]:
             self._send(name, partial(_table, name, rows), step)
 
     def _send(self, name: str, values: Callable[[], dict[str, Any]], step: int) -> None:
-        """Log to a tracker. A tracker that fails is dropped."""
+        """Log values to a tracker, and drop the tracker if it fails."""
         try:
             if name == "tensorboard":
                 self._running[name].log(values(), step=step)
-            else:  # with the argument `step`, W&B would drop values at steps below the caller's last one
+            else:  # with the argument `step`, W&B would drop values at steps below the caller's last step
                 self._running[name].log({**values(), STEP: step})
         except Exception as error:
             del self._running[name]
             _warn(
-                f"{name} failed at step {step} ({reason_of(error)}); the run continues without it, and metrics.jsonl "
-                "has all metrics"
+                f"{name} failed at step {step} ({reason_of(error)}); the run continues without this tracker, and "
+                "metrics.jsonl has all metrics"
             )
 
     def finish(self, *, failed: bool) -> None:
