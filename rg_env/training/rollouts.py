@@ -11,10 +11,11 @@ epoch is a permutation, divided into batches of prompts. Rows left over after th
 epoch.
 
 `GroupFilter` replaces groups without a learning signal, that is, groups with only right or only wrong answers ("dynamic
-sampling", Yu et al., 2025, DAPO, arXiv:2503.14476, section 3.2). Other prompts are sampled, in rounds, until the batch
-consists only of mixed groups (those with both right and wrong answers) or the rounds are used up. Any unmixed groups
-that remain are left out of the loss. Groups are filtered by accuracy alone. Rewards for format or length nearly always
-vary within a group, so filtering by total reward would keep groups from which a policy learns only format or length.
+sampling", Yu et al., 2025, DAPO, arXiv:2503.14476, section 3.2). Prompts outside the batch are sampled in rounds until
+the batch consists only of mixed groups (groups with both right and wrong answers) or no rounds are left. Any unmixed
+groups that remain are excluded from the loss. Groups are filtered by accuracy alone. Rewards for format or length
+nearly always vary within a group, so filtering by total reward would keep groups from which a policy learns only format
+or length.
 """
 
 import math
@@ -41,7 +42,7 @@ from rg_env.inference.protocol import Engine, PromptEncoder, Sampling
 
 @dataclass(frozen=True)
 class Rollouts:
-    """Scored rollouts, on the main process only. Rollouts of the same group are adjacent."""
+    """Scored rollouts, which exist only on the main process. Rollouts of the same group are adjacent."""
 
     rollouts: list[Rollout]
     scored: list[Scored]
@@ -59,12 +60,12 @@ class Rollouts:
 
     @property
     def accuracies(self) -> list[float] | None:
-        """1 for each correct rollout and 0 for others, or None if the environment does not measure accuracy."""
+        """Accuracy of each rollout (1 if correct, 0 if not), or None if the environment does not measure accuracy."""
         found = [scored.metrics.get("accuracy") for scored in self.scored]
         return None if None in found else [value for value in found if value is not None]
 
     def entropy(self) -> float:
-        """Mean per-token entropy of the sampling distribution, in nats, estimated as `-mean(log p(token))`.
+        """Return the mean per-token entropy of the sampling distribution, in nats, estimated as `-mean(log p(token))`.
 
         This estimate from samples (Cover & Thomas, 2006, section 2.1) is unbiased, but noisy with few rollouts.
         """
@@ -72,7 +73,7 @@ class Rollouts:
         return -sum(sum(rollout.logprobs) for rollout in self.rollouts) / max(1, tokens)
 
     def tensors(self, pad_token: int, left_out: Collection[int] = ()) -> dict[str, torch.Tensor]:
-        """The batch to train on, padded on the right: `input_ids (B, L) int64`, `loss_mask (B, L - 1) bool`,
+        """Return the batch to train on, padded on the right: `input_ids (B, L) int64`, `loss_mask (B, L - 1) bool`,
         `sampler_logps (B, L - 1) float32` and `rewards (B,)`. `loss_mask` and `sampler_logps` correspond to
         `input_ids[:, 1:]`.
 
@@ -96,7 +97,7 @@ class Rollouts:
         }
 
     def groups(self, size: int) -> list["Rollouts"]:
-        """The groups of `size` rollouts, each with its share of the duration."""
+        """Return the groups of `size` rollouts, each with an equal share of the duration."""
         slices = [slice(first, first + size) for first in range(0, len(self), size)]
         seconds = self.seconds / max(1, len(slices))
         return [Rollouts(self.rollouts[rows], self.scored[rows], self.prompt_ids[rows], seconds) for rows in slices]
@@ -112,7 +113,7 @@ class Rollouts:
         )
 
     def records(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """Records of the first `limit` rollouts as JSON values (see `record_of`)."""
+        """Return records of the first `limit` rollouts as JSON values (see `record_of`)."""
         return [record_of(*each) for each in zip(self.rollouts[:limit], self.scored[:limit], strict=True)]
 
 
@@ -145,15 +146,17 @@ class BatchOrder:
         self._permutation = lru_cache(maxsize=2)(self._permute)
 
     def batch(self, number: int) -> list[int]:
-        """Indices of the rows in batch `number` (counted from the start of the run), one per prompt."""
+        """Return the indices of the rows in batch `number` (counted from the start of the run), one per prompt."""
         epoch, position = divmod(number, self.batches)
         first = position * self._prompts
         return self._permutation(epoch)[first : first + self._prompts]
 
     def more(self, number: int, round_: int, prompts: int) -> list[int]:
-        """Indices of random rows outside batch `number`, one per prompt. The same arguments always give the same rows.
+        """Return the indices of random rows outside batch `number`, one per prompt. The same arguments always select
+        the same rows.
 
-        Returns all such rows if there are fewer than `prompts`, or rows from the batch itself if it contains every row.
+        The result contains all rows outside the batch if there are fewer than `prompts`, or rows from the batch itself
+        if the batch contains every row.
         """
         taken = set(self.batch(number))
         others = [row for row in range(self._rows) if row not in taken] or sorted(taken)
@@ -170,12 +173,12 @@ class BatchOrder:
 
 
 class RolloutSampler:
-    """Samples and scores rollouts for an environment. It is used only on the main process.
+    """Samples and scores rollouts for an environment, only on the main process.
 
     Args:
         engine: engine that generates the completions. If batches are sampled ahead and groups are replaced, two threads
-            can call its `generate` method at once. Only one thread scores at a time, so reward functions need not be
-            thread-safe.
+            can call the engine's `generate` method at once. Only one thread scores at a time, so reward functions need
+            not be thread-safe.
     """
 
     def __init__(self, env: Environment, engine: Engine, encoder: PromptEncoder) -> None:
@@ -211,7 +214,7 @@ class RolloutSampler:
         return Rollouts(rollouts, scored, prompts, time.monotonic() - start)
 
     def submit(self, number: int, rows: Sequence[Row], sampling: Sampling) -> None:
-        """Sample batch `number` in the background, after those submitted earlier."""
+        """Sample batch `number` in the background, after all batches submitted earlier."""
         self._pending[number] = self._ahead.submit(self.sample, rows, sampling)
 
     def submitted(self, number: int) -> bool:
@@ -219,7 +222,7 @@ class RolloutSampler:
         return number in self._pending
 
     def get(self, number: int) -> Rollouts:
-        """Wait for batch `number`. Raises the same errors as `sample`."""
+        """Wait for batch `number` and return it. Raises the same errors as `sample`."""
         return self._pending.pop(number).result()
 
     def wait_idle(self) -> None:
@@ -255,8 +258,8 @@ class GroupFilter:
         """Replace the unmixed groups in `batch`.
 
         Args:
-            sample: called with the round number (from 0) and the number of prompts wanted, and returns rollouts for at
-                most that many prompts.
+            sample: called with the round number (from 0) and the maximum number of prompts, and returns rollouts for at
+                most this number of prompts.
 
         Returns:
             The same number of groups (mixed groups first), the indices of rollouts in unmixed groups (which do not
@@ -272,7 +275,7 @@ class GroupFilter:
         for round_ in range(self._rounds):
             if len(mixed) >= wanted:
                 break
-            # The number of prompts that should suffice, estimated from the share of mixed groups so far.
+            # Estimate the number of prompts that should suffice from the share of mixed groups so far.
             count = math.ceil((wanted - len(mixed)) * prompted / len(mixed)) if mixed else wanted
             more = sample(round_, min(wanted, count)).groups(self._size)
             prompted += len(more)
@@ -281,8 +284,8 @@ class GroupFilter:
         if self._empty_batches >= EMPTY_BATCHES:
             accuracy = statistics.fmean(batch.accuracies or [0.0])
             raise TrainingError(
-                f"filter_groups removed every group from {EMPTY_BATCHES} batches in a row: the answers to each prompt "
-                f"are either all right or all wrong (accuracy {accuracy:.2f}): choose "
+                f"filter_groups removed every group from {EMPTY_BATCHES} batches in a row because the answers to each "
+                f"prompt are either all right or all wrong (accuracy {accuracy:.2f}): choose "
                 f"{'harder' if accuracy > 0.5 else 'easier'} tasks, another level, or a larger num_generations"
             )
         filled = Rollouts.joined([*mixed, *unmixed][:wanted])

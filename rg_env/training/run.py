@@ -1,4 +1,4 @@
-"""A complete run: evaluate, train, evaluate again, and write all results to the output folder.
+"""Perform a complete run: evaluate, train, evaluate again, and write all results to the output folder.
 
     results = train(trainer, settings={"task": "leg_counting"})
     results = train(trainer, resume="auto")    # in a new process, resumes the same trainer from the newest checkpoint
@@ -66,13 +66,13 @@ class Recorder(TrainerCallback):
         self.console = RunConsole(sys.stdout)
         self._examples_at = self._first = 0
         self.evaluations: list[Results] = []
-        """Results of the evaluations so far. Only the main process has them."""
+        """Results of the evaluations so far. Only the main process has these results."""
         self.evaluated = False
-        """Whether this run has evaluated. All processes have this value."""
+        """Whether this run has performed an evaluation. All processes have this value."""
         self.alarms: list[str] = []
         """Monitor lines to print after the step's line."""
         self.on_examples: Callable[[int, list[dict[str, Any]]], Any] = lambda step, records: None
-        """Called with the printed examples."""
+        """Function that is called with the printed examples."""
         self._evaluated_at: int | None = None
         trainer.guard.say = self.console.line
         if trainer.curriculum is not None:
@@ -85,15 +85,15 @@ class Recorder(TrainerCallback):
         self._evaluate_if_due(state)
 
     def _resume(self, step: int) -> int | None:
-        """Read the run's files up to `step` and delete later records. Returns the step of the last evaluation."""
+        """Read the run's files up to `step`, delete later records, and return the step of the last evaluation."""
         self.folder.cut_after(step)
         self.evaluations = read_evaluations(self.folder, step)
         self.console.line(f"resuming after step {step}")
         return self.evaluations[-1].step if self.evaluations else None
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # This is not done in `on_step_end`, because the step's metrics are logged after it. It is not done in `on_log`,
-        # because logging an evaluation's metrics calls `on_log` again, on the main process only.
+        # Do not evaluate in `on_step_end`, because the step's metrics are logged after `on_step_end`. Do not evaluate
+        # in `on_log`, because logging an evaluation's metrics calls `on_log` again, only on the main process.
         self._evaluate_if_due(state)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
@@ -102,7 +102,7 @@ class Recorder(TrainerCallback):
             return
         if "loss" in logs:
             self.console.step(state.global_step, state.max_steps, logs)
-        if "reward" in logs:  # otherwise, the step used the rollouts of an earlier one
+        if "reward" in logs:  # otherwise, the step used the rollouts of an earlier step
             self._keep_rollouts(state.global_step)
         while self.alarms:
             self.console.line(self.alarms.pop(0))
@@ -120,7 +120,8 @@ class Recorder(TrainerCallback):
             self.evaluate(state.global_step)
 
     def evaluate(self, step: int) -> None:
-        """Evaluate, unless this step has already been evaluated. The main process evaluates and the others wait."""
+        """Evaluate, unless this step has already been evaluated. The main process evaluates, and all other processes
+        wait."""
         if not self.evaluation.questions or self._evaluated_at == step:
             return
         self._evaluated_at = step
@@ -143,7 +144,8 @@ class Recorder(TrainerCallback):
         return metrics
 
     def before_and_after(self, first: int) -> tuple[Results | None, Results | None]:
-        """The evaluation before step `first + 1` and the last one since then. Either is None if it is missing."""
+        """Return the evaluation before step `first + 1` and the last evaluation since then. A missing evaluation is
+        None."""
         made = self.evaluations
         before = made[0] if made and self.evaluation.plan.before and (made[0].step or 0) <= first else None
         return before, made[-1] if made and made[-1] is not before else None
@@ -178,26 +180,26 @@ def train(
 
     Args:
         trainer: the trainer. Files are written to `trainer.args.output_dir` (see `RunFolder`).
-        config: the trainer's config, saved as `config.yaml` so the run can be repeated.
+        config: the trainer's config, saved as `config.yaml` so that the run can be repeated.
         settings: values to write to `config.yaml` in addition to the trainer's arguments, if there is no config.
         evaluation: questions, sampling and schedule of the evaluation. Default: one sampled and one greedy answer for
             each evaluation row of the trainer's environment, before training and after each fifth of the run.
         resume: checkpoint to continue from as if the run had never stopped. "auto" selects the newest complete
             checkpoint in the output folder, if there is one.
         logging: console output, and experiment trackers that receive the metrics (see `trackers`).
-        monitors: rules that print a warning or end the run (see `monitors`). Default: all rules print a warning, and
-            none ends the run.
+        monitors: rules that print a warning or end the run (see `monitors`). Default: all rules print a warning, and no
+            rule ends the run.
         hub: uploads of the run (see `hub_uploads`). Default: no uploads.
 
     Returns:
-        The contents of `train_results.json`. Empty on all processes except the first.
+        The contents of `train_results.json`, or an empty dictionary on all processes except the first.
 
     Raises:
         InputError: the trainer cannot continue from `resume`, a tracker cannot be started, or the evaluation is
             invalid.
         TrainingError: the run ended without completing a step, although it was not interrupted.
         KeyboardInterrupt: the run was interrupted before it had anything to save (in which case it leaves no files), or
-            it was interrupted twice.
+            the run was interrupted twice.
         Exception: any error that ended the run, raised after the results so far have been saved.
     """
     checkpoint = None if resume is None else on_main(trainer.accelerator, lambda: _checkpoint(trainer, resume))
@@ -250,7 +252,7 @@ def train(
     savable = together and trainer.consistent  # a single process cannot save a sharded model
     if not (failure or interruption.happened or moved) and first < trainer.args.max_steps:
         failure = TrainingError(
-            "the run ended without a single optimizer step: did a callback stop it before the first one?"
+            "the run ended without a single optimizer step: did a callback stop the run before the first step?"
         )
     if (failure or interruption.happened) and not (moved or recorder.evaluated):
         # There is nothing to save, and the optimizer has no state before training begins.
@@ -295,8 +297,8 @@ def train(
 
 
 def _after_saving(save: Callable[[], Any], failure: Exception | None) -> Exception | None:
-    """Call `save`, and return the error that ends the run: `failure` if it is given, otherwise any error from `save`.
-    If there are two errors, the second becomes a note on the first."""
+    """Call `save`, and return the error that ends the run: `failure`, or any error from `save` if there is no
+    `failure`. If both errors occur, the error from `save` is added to `failure` as a note."""
     try:
         save()
     except Exception as error:
@@ -307,12 +309,12 @@ def _after_saving(save: Callable[[], Any], failure: Exception | None) -> Excepti
 
 
 def _resume_command(folder: Path, config: TrainConfig | None, settings: dict[str, Any]) -> str:
-    """The command that resumes a run started from a config, or from a script with `--resume` among its options
+    """Return the command that resumes a run started from a config, or from a script with `--resume` among its options
     (`settings`)."""
     if config is not None:
         command = [entered("rg-env"), "train", str(folder / "config.yaml"), f"output.dir={folder}"]
     elif settings.keys() >= {"resume", "output_dir"}:
-        # If an option is repeated, its last value counts.
+        # If an option is repeated, its last value takes effect.
         command = [entered("python"), *sys.argv, "--output-dir", str(folder)]
     else:
         return f"train(trainer, resume={AUTO!r}), with output_dir={str(folder)!r}"
@@ -321,7 +323,7 @@ def _resume_command(folder: Path, config: TrainConfig | None, settings: dict[str
 
 
 def _checkpoint(trainer: GRPOTrainer, resume: str | Path) -> Path | None:
-    """The validated checkpoint to resume from, or None if "auto" does not find a checkpoint."""
+    """Return the validated checkpoint to resume from, or None if "auto" does not find a checkpoint."""
     folder = trainer.output_dir
     checkpoint = chosen(resume, folder)
     if checkpoint is None:
@@ -360,7 +362,7 @@ def _model_name(trainer: GRPOTrainer) -> str:
 
 
 def _resolved(evaluation: FixedEvaluation, settings: dict[str, Any]) -> dict[str, Any]:
-    """The contents of `config.yaml`: the caller's settings and the resolved values."""
+    """Return the contents of `config.yaml`: the caller's settings and the resolved values."""
     trainer, plan = evaluation.trainer, evaluation.plan
     env = trainer.env
     environment: dict[str, Any] = {
@@ -391,15 +393,16 @@ def _resolved(evaluation: FixedEvaluation, settings: dict[str, Any]) -> dict[str
 
 
 TOGETHER_S = 1.0
-"""Seconds within which different signals count as a single request. A closed terminal or a scheduler may send two."""
+"""Seconds within which different signals are treated as a single request. A closed terminal or a scheduler may send two
+signals."""
 
 
 class _Interruption(TrainerCallback):
     """Ends a run with `KeyboardInterrupt` on SIGINT or SIGTERM, but not in the middle of an update.
 
-    A second signal ends the run at once. If it arrives in the middle of an update, nothing is saved. If there are
-    several processes, they end together after the current step. Otherwise, each would stop at a different point and
-    wait for the others forever.
+    A second signal ends the run at once. If the second signal arrives in the middle of an update, nothing is saved.
+    Several processes end together after the current step, because processes that stopped at different points would wait
+    for one another forever.
     """
 
     def __init__(self, trainer: GRPOTrainer) -> None:
@@ -408,18 +411,18 @@ class _Interruption(TrainerCallback):
         self._several = trainer.accelerator.num_processes > 1
         self._waiting = False
         self._first: tuple[int, float] | None = None
-        """The first signal and its time."""
+        """First signal and the time of its arrival."""
 
     @contextmanager
     def handled(self) -> Iterator[None]:
-        """Context manager that lets this object handle the signals."""
-        # Python delivers signals to the main thread only.
+        """Let this object handle SIGINT and SIGTERM while this context is active."""
+        # Python delivers signals only to the main thread.
         here = threading.current_thread() is threading.main_thread()
         kinds = [signal.SIGINT, signal.SIGTERM] if here else []
         before = {kind: signal.signal(kind, self._interrupt) for kind in kinds}
         try:
             yield
-            if self._first is not None:  # further signals of the same request must not interrupt saving
+            if self._first is not None:  # further signals from the same request must not interrupt saving
                 time.sleep(max(0.0, self._first[1] + TOGETHER_S - time.monotonic()))
         finally:
             for kind, handler in before.items():

@@ -1,15 +1,15 @@
 """Strategies that distribute a model over processes, with a full copy on each (`DataParallel`) or with shards (`Zero`,
 `FullySharded`).
 
-The trainer's loop is the same for all strategies. They differ in how they compute gradients and the gradient norm, take
-an optimizer step, gather weights for a checkpoint or a server, and save the optimizer's state. Only public APIs of
-accelerate, torch and deepspeed are used.
+The trainer's loop is the same for all strategies. The strategies differ in how they compute gradients and the gradient
+norm, take an optimizer step, gather weights for a checkpoint or a server, and save the optimizer's state. Only public
+APIs of accelerate, torch and deepspeed are used.
 
 A step with a non-finite loss or gradient is skipped, and the weights, optimizer state and learning rate stay unchanged.
-`StepGuard` reports and counts skipped steps. Three in a row end the run. All processes skip together because a
-non-finite value on one process makes the shared gradient non-finite on all. DeepSpeed's ZeRO optimizers and the fp16
-loss scaler skip such steps themselves. The scaler does this to find its scale, so the steps it skips count toward the
-three in a row only if the loss itself is not finite.
+`StepGuard` reports and counts skipped steps. Three consecutive skipped steps end the run. All processes skip a step
+together because a non-finite value on one process makes the shared gradient non-finite on all processes. DeepSpeed's
+ZeRO optimizers and the fp16 loss scaler skip such steps themselves. The scaler skips steps to find its scale, so these
+steps count toward the three consecutive steps only if the loss itself is not finite.
 """
 
 import copy
@@ -46,12 +46,12 @@ SCALER_FILE = "scaler.pt"
 
 Sharding = Literal["none", "zero1", "zero2", "zero3", "fsdp2"]
 FSDP_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "sgd")
-"""Optimizers with only tensors in their state, so a checkpoint needs no pickle."""
+"""Optimizers that have only tensors in their state, so a checkpoint does not need a pickle."""
 SHARDED_WEIGHTS = {"zero3": "ZeRO-3", "fsdp2": "FSDP2"}
-"""Names of the kinds of sharding in which no process has the whole model."""
+"""Names of the kinds of sharding in which no process has the complete model."""
 
 LossOf = Callable[[Any], torch.Tensor]
-"""Computes a micro-batch's loss."""
+"""Function that computes a micro-batch's loss."""
 Updating = Callable[[], AbstractContextManager[Any]]
 
 
@@ -71,7 +71,7 @@ class DataParallel:
     """A full copy of the model on each process, with averaged gradients (DDP). This strategy is also used for a single
     process.
 
-    It is the base class of the other strategies. All methods are collective operations.
+    This class is the base class of the other strategies. All methods are collective operations.
     """
 
     sharding: Sharding = "none"
@@ -89,7 +89,7 @@ class DataParallel:
         return self._model, self._optimizer
 
     def prepare_reference(self, model: Any) -> Any:
-        """Distribute a second model in the same way, without training it."""
+        """Distribute a second model in the same way as the trained model, without training it."""
         return self._accelerator.prepare_model(model, evaluation_mode=True)
 
     def step(self, loss_of: LossOf, parts: list[Any], rates: Sequence[float], updating: Updating) -> StepResult:
@@ -125,19 +125,19 @@ class DataParallel:
         return norm, not math.isfinite(norm)
 
     def gathered(self, parameters: list[Any]) -> AbstractContextManager[Any]:
-        """Context manager that unshards `parameters` on all processes."""
+        """Unshard `parameters` on all processes while this context is active."""
         return nullcontext()
 
     def whole(self, parameter: Any) -> torch.Tensor:
-        """The unsharded tensor of a parameter. Call this within `gathered`."""
+        """Return the unsharded tensor of a parameter. Call this method within `gathered`."""
         return parameter.data
 
     def state_dict(self) -> Any:
-        """All unsharded weights by name on the main process. May be None on other processes."""
+        """Return all unsharded weights by name on the main process. On other processes, the result may be None."""
         return self._accelerator.unwrap_model(self._model).state_dict()
 
     def save(self, folder: Path) -> None:
-        """Save the optimizer's state and anything else a resumed run needs from this strategy."""
+        """Save the optimizer's state and anything else that a resumed run needs from this strategy."""
         if self._accelerator.is_main_process:
             torch.save(self._optimizer.state_dict(), folder / OPTIMIZER_FILE)
             if self._accelerator.scaler is not None:
@@ -204,7 +204,7 @@ class Zero(DataParallel):
         return self._accelerator.get_state_dict(self._model)
 
     def save(self, folder: Path) -> None:
-        # A process that cannot write must not leave the others waiting at the barrier after the write.
+        # A process that cannot write must not leave other processes waiting at the barrier after the write.
         failures: list[Exception] = []
         writer = self._model.checkpoint_engine
         write = writer.save
@@ -217,7 +217,7 @@ class Zero(DataParallel):
 
         writer.save = attempt
         try:
-            # With LoRA, the frozen base model is left out because a resumed run loads it from its original location.
+            # With LoRA, the frozen base model is excluded because a resumed run loads it from its original location.
             lora = hasattr(self._model.module, "peft_config")
             self._model.save_checkpoint(str(folder), exclude_frozen_parameters=lora)
         finally:
@@ -256,8 +256,8 @@ class FullySharded(DataParallel):
         return self._model, self._optimizer
 
     def prepare_reference(self, model: Any) -> Any:
-        """Shard `model`. Each layer is a unit that is gathered only while it computes. The rest (embedding, head) is
-        another unit."""
+        """Shard `model`. Each layer is a unit that is gathered only during its computation. The remaining modules
+        (embedding, head) form another unit."""
         half = torch.bfloat16 if self._accelerator.mixed_precision == "bf16" else None
         policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32 if half else None)
         base = model.get_base_model() if hasattr(model, "peft_config") else model
@@ -267,8 +267,8 @@ class FullySharded(DataParallel):
         whole = model.state_dict() if self._accelerator.is_main_process else {}
         for module in [each for each in model.modules() if type(each).__name__ in layers]:
             fully_shard(module, mesh=self._mesh, mp_policy=policy)
-        # Resharding after forward is not the default for the outermost module. Without it, the module would keep old
-        # weights when they change between two passes (`PreviousPolicy`, loading a checkpoint).
+        # Resharding after forward is not the default for the outermost module. Without resharding, the module would
+        # keep old weights when the weights change between two passes (`PreviousPolicy`, loading a checkpoint).
         fully_shard(model, mesh=self._mesh, mp_policy=policy, reshard_after_forward=True)
         model.to(self._accelerator.device)  # moves the buffers
         options = sharded_state.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
@@ -297,7 +297,7 @@ class FullySharded(DataParallel):
         state = sharded_state.get_optimizer_state_dict(self._model, self._optimizer)["state"]
         try:
             dcp.save({"state": state}, checkpoint_id=folder / OPTIMIZER_FOLDER)
-        except CheckpointException as error:  # this is a BaseException, raised on all processes
+        except CheckpointException as error:  # CheckpointException is a BaseException that is raised on all processes
             cause = next(iter(error.failures.values()))[0]
             raise cause if isinstance(cause, OSError) else RuntimeError(str(cause)) from error
 
@@ -309,7 +309,8 @@ class FullySharded(DataParallel):
 
 
 def make_strategy(accelerator: Accelerator, args: GRPOConfig) -> DataParallel:
-    """The strategy for the launcher's configuration. Raises `InputError` if the configuration is not supported."""
+    """Return the strategy for the launcher's configuration. Raises `InputError` if the configuration is not
+    supported."""
     if accelerator.distributed_type == DistributedType.DEEPSPEED:
         return Zero(accelerator, args)
     # The launcher's variable is read because accelerate ignores FSDP on CPUs and would run DDP.
@@ -345,7 +346,7 @@ MOST_IN_A_ROW = 3
 
 
 class StepGuard:
-    """Counts skipped steps, and ends the run if there are too many in a row."""
+    """Counts skipped steps, and ends the run if too many consecutive steps are skipped."""
 
     def __init__(self, accelerator: Accelerator, learning_rate: float, bf16: bool) -> None:
         self._accelerator, self._learning_rate, self._bf16 = accelerator, learning_rate, bf16
@@ -356,11 +357,11 @@ class StepGuard:
         self._what = ""
 
     def counts(self) -> list[int]:
-        """The counts to pass to `set_counts` in a resumed run."""
+        """Return the counts to pass to `set_counts` in a resumed run."""
         return [self.skipped, self._in_a_row]
 
     def set_counts(self, counts: list[int]) -> None:
-        """Restore the counts that `counts()` returned."""
+        """Restore counts returned by `counts`."""
         self.skipped, in_a_row = counts
         self._in_a_row = in_a_row % MOST_IN_A_ROW  # the count starts over if the guard ended the run
 
@@ -383,19 +384,19 @@ class StepGuard:
         """Raise an exception after `MOST_IN_A_ROW` consecutive skipped steps, or if the weights are not finite.
 
         Raises:
-            StoppedTogether, TrainingError: training cannot continue. Raised on all processes.
+            StoppedTogether, TrainingError: training cannot continue. The error is raised on all processes.
         """
         if not self._in_a_row:
             return
         overflow = (
-            f"the weights are not finite after step {step}, because an earlier update overflowed; lower "
+            f"the weights are not finite after step {step} because an earlier update overflowed; lower "
             f"training.learning_rate ({self._learning_rate:g}) and resume from an earlier checkpoint"
         )
         agree(self._accelerator, None if finite_weights(model) else overflow)
         if self._in_a_row >= MOST_IN_A_ROW:
             bf16 = ", or set training.bf16=false" if self._bf16 else ""
             raise StoppedTogether(
-                f"{MOST_IN_A_ROW} consecutive steps were skipped, up to step {step}: non-finite {self._what}; weights "
-                f"are unchanged; lower training.learning_rate or training.max_grad_norm{bf16}, and resume with "
+                f"{MOST_IN_A_ROW} consecutive steps were skipped, up to step {step}: non-finite {self._what} (weights "
+                f"are unchanged); lower training.learning_rate or training.max_grad_norm{bf16}, and resume with "
                 "--resume auto"
             )

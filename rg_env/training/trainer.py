@@ -1,10 +1,10 @@
-"""`GRPOTrainer`, which trains a language model on an environment with group-relative policy optimization.
+"""`GRPOTrainer` trains a language model on an environment with group-relative policy optimization.
 
     env = ReasoningGym("leg_counting")
     trainer = GRPOTrainer(model, env, GRPOConfig(output_dir="outputs/run"), tokenizer, engine="embedded")
     trainer.train()
 
-The constructor has the parameters of `vf.GRPOTrainer` (Verifiers 0.1.6), plus `engine` and `curriculum`. The whole
+The constructor has the parameters of `vf.GRPOTrainer` (Verifiers 0.1.6), plus `engine` and `curriculum`. The entire
 algorithm can be read from top to bottom, starting with `train`. In addition to checkpoints (`checkpointing`) and
 transformers callbacks, a trainer has four parts:
 
@@ -16,8 +16,8 @@ transformers callbacks, a trainer has four parts:
 `run.train` adds evaluations, files, trackers and Ctrl-C handling.
 
 Callbacks receive every event except `on_predict` and `on_prediction_step`. `on_evaluate` receives an evaluation's
-metrics. Of the flags in `control`, only `should_training_stop` and `should_save` have an effect. Each must have the
-same value on all processes.
+metrics. Of the flags in `control`, only `should_training_stop` and `should_save` have an effect. Each of these flags
+must have the same value on all processes.
 """
 
 import dataclasses
@@ -68,8 +68,9 @@ class GRPOTrainer:
         args: training settings.
         processing_class: the model's tokenizer.
         callbacks: transformers callbacks (`TrainerCallback`).
-        optimizers: your own optimizer and learning rate scheduler. None selects the ones that `args` describes. Without
-            a scheduler, your optimizer's learning rates become the peaks of the schedule in `args`.
+        optimizers: your own optimizer and learning rate scheduler. None selects the optimizer and the schedule that
+            `args` describes. Without a scheduler, your optimizer's learning rates become the peaks of the schedule in
+            `args`.
         peft_config: a PEFT `LoraConfig`, to train adapters instead of all weights.
         engine: `"embedded"` to sample from the model in this process, `"vllm"` to sample from a server, or an
             `EngineConfig`.
@@ -111,7 +112,7 @@ class GRPOTrainer:
         same_everywhere(
             self.accelerator,
             str(self.rows_hash),
-            "the processes do not train on the same rows; each must build them from the same data and seed",
+            "the processes do not train on the same rows; each process must build its rows from the same data and seed",
         )
         if curriculum is not None:
             curriculum.prepare = lambda rows: [
@@ -149,7 +150,7 @@ class GRPOTrainer:
         )
         self.checkpoints = Checkpoints(self, self.output_dir)
         self.rollouts: Rollouts | None = None
-        """The batch being trained on. Only the main process has it."""
+        """Batch being trained on. Only the main process has this batch."""
         self.callbacks: list[TrainerCallback] = []
         """Callbacks, in calling order."""
         for callback in callbacks or []:
@@ -167,14 +168,15 @@ class GRPOTrainer:
         self.state = TrainerState(is_world_process_zero=main, is_local_process_zero=local)
         self.control = TrainerControl()
         self.updating = False
-        """True while a step mutates state that must stay consistent. Interrupts are deferred until it is False."""
+        """True while a step mutates state that must stay consistent. Interrupts are deferred until this attribute is
+        False."""
         self.consistent = True
-        """Whether weights, step and random state match. After an interrupted update, they do not match, and the state
-        cannot be saved."""
+        """Whether weights, step and random state match. After an interrupted update, this attribute is False, and the
+        state cannot be saved."""
         filters = args.filter_groups
         self._group_filter = GroupFilter(args.num_generations, args.filter_groups_rounds) if filters else None
         self.micro_batches: list[dict[str, Any]] | None = None
-        """This process's micro-batches for the next update, or None if it needs a new batch."""
+        """This process's micro-batches for the next update, or None if a new batch is needed."""
         self._synced_at: int | None = None
         self._in_epoch = False
 
@@ -211,7 +213,7 @@ class GRPOTrainer:
             self.notify("on_train_end")
 
     def _next_micro_batches(self) -> list[dict[str, Any]]:
-        """This process's micro-batches for the next update, from a new batch every `num_iterations` updates."""
+        """Return this process's micro-batches for the next update, from a new batch every `num_iterations` updates."""
         if self.micro_batches is None:
             number = self.state.global_step // self.args.num_iterations
             self.sync_weights()
@@ -221,8 +223,8 @@ class GRPOTrainer:
         return self.micro_batches
 
     def _next_batch(self, number: int) -> dict[str, torch.Tensor]:
-        """The tensors of batch `number`, sampled now or earlier (`num_batches_ahead`). Called on the main process
-        only."""
+        """Return the tensors of batch `number`, sampled now or earlier (`num_batches_ahead`). Call this method only on
+        the main process."""
         if self.curriculum is not None:
             self.curriculum.update_levels(self.state.global_step)
         self._batch_tokens = 0
@@ -250,14 +252,14 @@ class GRPOTrainer:
         return rollouts.tensors(self._pad_token(), set(left_out))
 
     def _rows(self, number: int) -> list[Any]:
-        """The rows of batch `number`, each repeated `num_generations` times."""
+        """Return the rows of batch `number`, each repeated `num_generations` times."""
         rows = [dict(self.env.train_rows[index]) for index in self._order.batch(number)]
         if self.curriculum is not None:
             rows = self.curriculum.replace(number, rows)
         return repeated(rows, self.args.num_generations)
 
     def _more(self, number: int, round_: int, prompts: int) -> Rollouts:
-        """Rollouts for prompts outside batch `number`."""
+        """Sample rollouts for prompts outside batch `number`."""
         rows = [self.env.train_rows[index] for index in self._order.more(number, round_, prompts)]
         return self._counted(self.sampler.sample(repeated(rows, self.args.num_generations), self.sampling))
 
@@ -269,7 +271,7 @@ class GRPOTrainer:
         return rollouts
 
     def _split(self, batch: dict[str, torch.Tensor]) -> list[dict[str, Any]]:
-        """This process's part of a batch, shuffled and split for gradient accumulation."""
+        """Return this process's part of a batch, shuffled and split for gradient accumulation."""
         processes, device = self.accelerator.num_processes, self.accelerator.device
         share = len(batch["rewards"]) // processes
         part = slice(self.accelerator.process_index * share, (self.accelerator.process_index + 1) * share)
@@ -284,7 +286,8 @@ class GRPOTrainer:
         return [{name: None if value is None else value[rows] for name, value in tensors.items()} for rows in order]
 
     def _look_back(self, parts: list[dict[str, Any]]) -> None:
-        """Compute the previous policy's log-probabilities for the KL term, with its weights swapped into the model."""
+        """Compute the previous policy's log-probabilities for the KL term, with the previous weights swapped into the
+        model."""
         self.updating = self.previous_policy is not None
         self.consistent = not self.updating
         self.objective.look_back(parts)
@@ -296,8 +299,8 @@ class GRPOTrainer:
         return self.objective(part)
 
     def _learning_rates(self) -> list[float]:
-        """Learning rates of the optimizer's parameter groups for the next update. Skipped steps do not advance the
-        schedule."""
+        """Return the learning rates of the optimizer's parameter groups for the next update. Skipped steps do not
+        advance the schedule."""
         if self.scheduler is not None:
             return [float(rate) for rate in self.scheduler.get_last_lr()]
         rate = learning_rate(self.args, self.state.global_step - self.guard.skipped)
@@ -338,7 +341,7 @@ class GRPOTrainer:
     # --- supporting methods -------------------------------------------------------------------------------------------
 
     def sync_weights(self) -> None:
-        """Update the engine with the model's current weights, at most once per step. A collective operation."""
+        """Update the engine with the model's current weights, at most once per step. This is a collective operation."""
         if self._synced_at == self.state.global_step:
             return
         on_main(self.accelerator, self.sampler.wait_idle)  # no group may mix two policies
@@ -347,7 +350,7 @@ class GRPOTrainer:
         self._synced_at = self.state.global_step
 
     def log(self, logs: dict[str, float]) -> None:
-        """Log a step's metrics, including those collected since the last call."""
+        """Log a step's metrics, including all metrics collected since the last call."""
         counts = {"skipped_steps": float(self.guard.skipped), "num_tokens": float(self.state.num_input_tokens_seen)}
         counts |= {"rollouts": float(self.rollouts_so_far), "epoch": self.state.epoch or 0.0}
         self.report({**logs, **self.metrics.take(), **counts})
@@ -388,8 +391,8 @@ class GRPOTrainer:
         return str(self.accelerator.unwrap_model(self.model).config._name_or_path)
 
     def _begin(self, checkpoint: str | Path | None) -> TrainerState:
-        self.accelerator.step = 0  # an interrupted step leaves its count of micro-batches behind ...
-        self.model.zero_grad()  # ... as well as gradients, which accelerate's optimizer keeps between updates
+        self.accelerator.step = 0  # an interrupted step may have left a count of micro-batches
+        self.model.zero_grad()  # an interrupted step may have left gradients, which accelerate's optimizer keeps
         self.metrics.take()
         self.guard.set_counts([0, 0])
         self.checkpoints.saved_at = None
@@ -407,7 +410,8 @@ class GRPOTrainer:
 
     @contextmanager
     def _updating(self) -> Iterator[None]:
-        """Context manager around the optimizer's update."""
+        """Mark the trainer's state as inconsistent before the optimizer's update, and notify the callbacks before and
+        after it."""
         self.updating, self.consistent = True, False
         if self.previous_policy is not None:
             self.previous_policy.keep()
@@ -417,8 +421,8 @@ class GRPOTrainer:
 
     @contextmanager
     def _quiet_garbage_collector(self) -> Iterator[None]:
-        # Exempt the libraries' objects, about a million, from garbage collection. Otherwise, a full collection would
-        # visit all of them every other step, which takes about 0.2 s.
+        # Exempt the libraries' objects, about a million, from garbage collection. A full collection would visit all
+        # these objects every other step, which takes about 0.2 s.
         gc.collect()
         gc.freeze()
         try:
@@ -453,18 +457,18 @@ class GRPOTrainer:
 
 
 def check_options(args: GRPOConfig, engine: EngineConfig, env: Environment, curriculum: Any) -> None:
-    """Raise `InputError` if options contradict each other, or if `env` lacks something that they need."""
+    """Raise `InputError` if options contradict each other, or if `env` lacks something that the options need."""
     if not env.train_rows:
         raise InputError("the environment has no training rows: set num_train_examples above 0")
     for problem in contradictions(args, engine, curriculum):
         raise InputError(f"{'.'.join(problem.path)}: {problem.message}")
     for option, needed in (("a curriculum", curriculum is not None), ("filter_groups", args.filter_groups)):
         if needed and not env.has_accuracy:
-            raise InputError(f"{option} needs accuracy, which this environment does not measure: leave it out")
+            raise InputError(f"{option} needs accuracy, which this environment does not measure: remove this option")
 
 
 def check_prompts(lengths: dict[str, list[int]], limit: int) -> None:
-    """Raise `InputError` if a prompt has more than `limit` tokens. `lengths` has the prompt lengths by split."""
+    """Raise `InputError` if a prompt has more than `limit` tokens. `lengths` contains the prompt lengths by split."""
     for split, of_split in lengths.items():
         if too_long := sum(length > limit for length in of_split):
             raise InputError(
@@ -474,14 +478,14 @@ def check_prompts(lengths: dict[str, list[int]], limit: int) -> None:
 
 
 def on_this_machine(args: GRPOConfig) -> GRPOConfig:
-    """The same arguments with machine-dependent defaults resolved. `use_cpu` is True if there is no GPU, and `bf16` is
-    True unless `use_cpu` is."""
+    """Return the same arguments with machine-dependent defaults resolved. By default, `use_cpu` is True if there is no
+    GPU, and `bf16` is True unless `use_cpu` is True."""
     cpu = not torch.cuda.is_available() if args.use_cpu is None else args.use_cpu
     return args.model_copy(update={"use_cpu": cpu, "bf16": not cpu if args.bf16 is None else args.bf16})
 
 
 def make_accelerator(args: GRPOConfig) -> Accelerator:
-    """The `Accelerator` of this process, with the device and the precision that `args` select.
+    """Create this process's `Accelerator`, with the device and the precision that `args` select.
 
     Raises:
         InputError: the batch cannot be divided among the processes, or this process already uses another precision.
@@ -493,7 +497,7 @@ def make_accelerator(args: GRPOConfig) -> Accelerator:
         return Accelerator(
             cpu=bool(args.use_cpu) and not deepspeed,  # with cpu=True, accelerate ignores DeepSpeed
             mixed_precision=precision,
-            # A plugin is used because a variable that `accelerate launch` sets would override a plain number.
+            # Pass a plugin because an environment variable that `accelerate launch` sets would override a plain number.
             gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=args.accumulation(state.num_processes)),
         )
     except ValueError as error:

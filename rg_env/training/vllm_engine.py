@@ -1,8 +1,8 @@
 """The engine that samples the trainer's rollouts from a vLLM server.
 
-The trainer sends its current weights to the server before each new batch and each evaluation. It then compares the
-server's log-probabilities of a fixed prompt with the model's. Wrong, missing or misplaced weights end the run instead
-of silently degrading it. The server keeps running when the trainer ends.
+The trainer sends its current weights to the server before each new batch and each evaluation. The trainer then compares
+the server's log-probabilities of a fixed prompt with the model's log-probabilities. Wrong, missing or misplaced weights
+end the run instead of silently degrading it. The server keeps running when the trainer ends.
 """
 
 import fcntl
@@ -35,7 +35,7 @@ T = TypeVar("T")
 RETRIES = 4
 """Number of retries, with growing pauses, after a transient request failure (connection, timeout, 5xx)."""
 PROOF_TOKENS = 64
-"""Maximum number of tokens in the probe prompt. Their log-probabilities are compared."""
+"""Maximum number of tokens in the probe prompt. The log-probabilities of these tokens are compared."""
 TOLERANCE = {torch.float32: 0.01, torch.bfloat16: 0.15, torch.float16: 0.05}
 """Largest mean absolute difference between log-probabilities that rounding can explain, by the server's data type."""
 
@@ -45,7 +45,7 @@ class Vllm(Engine):
     operation.
 
     Args:
-        proof: token ids of the probe prompt `messages`, used to check the server's tokenizer and weights.
+        proof: token IDs of the probe prompt `messages`, used to check the server's tokenizer and weights.
         longest: maximum number of tokens in a prompt and its completion together.
 
     Raises:
@@ -56,7 +56,7 @@ class Vllm(Engine):
     name = "vllm"
     health_every_s = 5.0
     sick_s = 30.0
-    """Maximum time a server may be unhealthy during generation, in seconds."""
+    """Maximum time that a server may be unhealthy during generation, in seconds."""
     pause_s = 0.5
     """Seconds before the first retry."""
 
@@ -82,7 +82,7 @@ class Vllm(Engine):
         self._seconds = 0.0
         self._difference: float | None = None
         self._lock: IO[str] | None = None
-        self._transfer: SharedMemoryTransfer | NcclTransfer | None = None  # only the main process has one
+        self._transfer: SharedMemoryTransfer | NcclTransfer | None = None  # only the main process has a transfer
 
         try:
             info = on_main(accelerator, lambda: self._connect(messages, proof, longest))
@@ -98,13 +98,13 @@ class Vllm(Engine):
         if longest > info.max_model_len:
             raise ServerError(
                 f"the server at {self.server} accepts at most {info.max_model_len} tokens for a prompt and its "
-                f"completion, but this run needs {longest}: start it with --max-model-len {longest} or more"
+                f"completion, but this run needs {longest}: start the server with --max-model-len {longest} or more"
             )
         if not isinstance(messages, str) and self.server.tokenize(info.name, messages) != proof:
             start = start_hint(self._model.config._name_or_path, self.server.port)
             raise ServerError(
                 f"the server at {self.server} serves another model: its tokenizer splits a prompt differently "
-                f"from the trainer's; start it with `{start}`"
+                f"from the trainer's tokenizer; start the server with `{start}`"
             )
         self._lock = _held(self.server)
         self._transfer = open_transfer(self.server, info, self.weights, self._config.weight_sync_timeout)
@@ -146,7 +146,8 @@ class Vllm(Engine):
         raise AssertionError("unreachable")
 
     def _health(self) -> str:
-        """Description of the server's problem, for the end of an error message. Empty if the server is healthy."""
+        """Return a description of the server's problem for the end of an error message, or an empty string if the
+        server is healthy."""
         problem = self.server.health_problem(timeout_s=10.0)
         return f"; the server: {problem}" if problem else ""
 
@@ -172,8 +173,8 @@ class Vllm(Engine):
         self._seconds = time.monotonic() - start
 
     def _prove(self, failure: Exception | None, ours: torch.Tensor) -> float:
-        """Mean absolute difference between the server's log-probabilities of the probe prompt and `ours`. Raises
-        `TrainingError` if the difference is too large, or if sending the weights failed (`failure`)."""
+        """Return the mean absolute difference between the server's log-probabilities of the probe prompt and `ours`.
+        Raises `TrainingError` if the difference is too large, or if sending the weights failed (`failure`)."""
         if failure is not None:
             raise TrainingError(
                 f"the weights did not arrive at the vLLM server at {self.server}: {reason_of(failure)}{self._health()}"
@@ -190,7 +191,7 @@ class Vllm(Engine):
     def check_parity(self, difference: float, of: str = "the rollouts") -> None:
         assert self._transfer is not None
         tolerance = TOLERANCE.get(self._transfer.dtype, 0.15)
-        if not difference <= tolerance:  # also true for NaN
+        if not difference <= tolerance:  # this condition is also true for NaN
             raise TrainingError(
                 f"the server at {self.server} does not use the trained weights: log-probabilities of {of} "
                 f"differ by {difference:.3g} on average (tolerance {tolerance:g})"
@@ -212,7 +213,8 @@ class Vllm(Engine):
 
 
 def model_logprobs(model: Any, ids: list[int], device: torch.device) -> torch.Tensor:
-    """Log-probabilities of `ids[1:]` at temperature 1, each given the preceding ids, as a float32 tensor on the CPU."""
+    """Return the log-probabilities of `ids[1:]` at temperature 1, each given the preceding ids, as a float32 tensor on
+    the CPU."""
     tokens = torch.tensor([ids], device=device)
     training = model.training
     model.eval()
@@ -236,8 +238,8 @@ def _held(server: VllmServer) -> IO[str]:
         holder = lock.read().strip()
         lock.close()
         raise ServerError(
-            f"the server at {server} serves another trainer (process {holder or 'unknown'}): wait for it, or start "
-            f"another server on another port with `{start_hint(port=server.port + 1)}`"
+            f"the server at {server} serves another trainer (process {holder or 'unknown'}): wait for that trainer, or "
+            f"start another server on another port with `{start_hint(port=server.port + 1)}`"
         ) from None
     lock.truncate(0)
     lock.write(f"{os.getpid()}\n")
@@ -246,7 +248,7 @@ def _held(server: VllmServer) -> IO[str]:
 
 
 def _in_daemon_thread(act: Callable[[], T]) -> "Future[T]":
-    """Run `act()` in a thread that, unlike an executor's, does not keep the process from exiting."""
+    """Run `act()` in a thread that, unlike an executor's thread, does not keep the process from exiting."""
     future: Future[T] = Future()
 
     def run() -> None:

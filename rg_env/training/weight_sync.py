@@ -1,7 +1,7 @@
-"""Send the trained model's weights to a vLLM server, through vLLM's own routes. The server's backend is used, which is
-`nccl` (between GPUs) or `rg_env_shm` (through shared memory).
+"""Send the trained model's weights to a vLLM server, through vLLM's own routes. The transfer uses the server's backend,
+which is `nccl` (between GPUs) or `rg_env_shm` (through shared memory).
 
-All trainer processes gather sharded weights together (`Weights`), and the main process sends them.
+All trainer processes gather sharded weights together (`Weights`), and the main process sends the weights.
 
 With LoRA, the merged weights of adapted layers (base + update) are sent. Merging is done on a copy because merging and
 unmerging the model itself would leave rounding errors. Tied weights are sent under each name because vLLM silently
@@ -30,7 +30,7 @@ from rg_env.training.strategy import DataParallel
 
 BUCKET_BYTES = 128 * 2**20
 SLOTS = 2
-"""Number of buckets in shared memory. One is filled while the server loads the other."""
+"""Number of buckets in shared memory. One bucket is filled while the server loads the other bucket."""
 _WITHOUT_HEAD = ("cohere", "cohere2", "gemma2", "gemma3n_text")
 """Model types with tied weights for which vLLM 0.32 rejects the LM head, because vLLM's implementation lacks a module
 with that name."""
@@ -62,7 +62,8 @@ class Source:
 
 
 def sources(model: nn.Module, whole: Callable[[Any], torch.Tensor] = lambda tensor: tensor.data) -> list[Source]:
-    """All weights of `model`. Tied weights are included under each name, except for an LM head that vLLM would reject.
+    """Return all weights of `model`. Tied weights are included under each name, except for an LM head that vLLM would
+    reject.
 
     Args:
         whole: returns the unsharded tensor of a parameter (`DataParallel.whole`).
@@ -83,7 +84,7 @@ def sources(model: nn.Module, whole: Callable[[Any], torch.Tensor] = lambda tens
 
 
 def _merged(base: nn.Parameter, layer: Any, whole: Callable[[Any], torch.Tensor]) -> torch.Tensor:
-    """The weight of an adapted layer, with its active adapters merged in."""
+    """Return the weight of an adapted layer, with its active adapters merged in."""
     if layer.merged:
         return whole(base)
     merged = base.data.float()  # this makes a copy, unless the weight is already float32
@@ -96,22 +97,24 @@ def _merged(base: nn.Parameter, layer: Any, whole: Callable[[Any], torch.Tensor]
 
 
 def unmergeable(model: Any) -> str | None:
-    """The reason `sources` cannot represent `model`, or None if it can."""
+    """Return the reason `sources` cannot represent `model`, or None if it can."""
     if any(not p.is_floating_point() for p in model.parameters()):
-        return "the weights of the base model are quantized; load it unquantized"
+        return "the weights of the base model are quantized; load the base model unquantized"
     for config in getattr(model, "peft_config", {}).values():
         kind = getattr(config.peft_type, "value", config.peft_type)
         if kind != "LORA":
             return f"{kind} adapters cannot be merged into weights; use LoRA"
         for option in ("lora_bias", "trainable_token_indices", "target_parameters", "alora_invocation_tokens"):
             if getattr(config, option, None):
-                return f"merged weights cannot represent LoRA with {option}; leave {option} out"
+                return f"merged weights cannot represent LoRA with {option}; leave {option} unset"
     for name, layer in _adapted_layers(model):
         for variant in layer.lora_variant.values():
             if not type(variant).__name__.startswith("Dora"):
                 return f"the adapter of {server_name(name)} is a {type(variant).__name__}; use LoRA or DoRA"
     return (
-        "the model ties LM head and embedding, and the adapter unties them; adapt neither" if _untied(model) else None
+        "the model ties the LM head and the embedding, but the adapter unties them; exclude both from the adapter"
+        if _untied(model)
+        else None
     )
 
 
@@ -132,7 +135,7 @@ def _untied(model: Any) -> bool:
 
 
 def server_name(name: str) -> str:
-    """Name that a parameter had before PEFT wrapped the model."""
+    """Return the name that a parameter had before PEFT wrapped the model."""
     for part in ("base_model.model.", ".base_layer", "modules_to_save.default."):
         name = name.replace(part, "")
     return name
@@ -166,7 +169,7 @@ class Weights:
     """The weights of a model, ready to be sent, with the interface of vLLM's `WeightSource`.
 
     Iteration is a collective operation if the weights are sharded. If the consumer fails, `drain` completes the
-    iteration, so the other processes do not wait forever.
+    iteration, so that the other processes do not wait forever.
     """
 
     def __init__(self, model: PreTrainedModel, strategy: DataParallel):
@@ -180,11 +183,11 @@ class Weights:
         return self._model.config.get_text_config(decoder=True)
 
     def metadata(self) -> list[Source]:
-        """Names, data types and shapes of all tensors, in order, without gathering the weights."""
+        """Return the names, data types and shapes of all tensors, in order, without gathering the weights."""
         return sources(self._model)
 
     def largest_bucket(self) -> int:
-        """Maximum bucket size in bytes, including alignment."""
+        """Return the maximum bucket size in bytes, including alignment."""
         return max(
             sum(source.num_bytes + ALIGNMENT for source in bucket)
             for bucket in buckets(self.metadata(), self.bucket_bytes)
@@ -195,7 +198,8 @@ class Weights:
             yield from bucket
 
     def buckets(self) -> Iterator[list[tuple[str, torch.Tensor]]]:
-        """Buckets of (name, tensor) pairs. A bucket is valid until the next one is requested."""
+        """Return an iterator over buckets of (name, tensor) pairs. A bucket is valid until the next bucket is
+        requested."""
         self._running = self._buckets()
         return self._running
 
@@ -235,8 +239,8 @@ class Routes:
 
 
 class SharedMemoryTransfer:
-    """Transfer through this machine's shared memory. Weights are copied only twice, once into shared memory and once
-    out of it.
+    """Weight transfer through this machine's shared memory. Weights are copied only twice, once into shared memory and
+    once out of it.
 
     Raises:
         ServerError: there is not enough shared memory, or the server uses another backend or serves quantized weights
@@ -262,17 +266,17 @@ class SharedMemoryTransfer:
         if theirs["quantization"]:
             raise ServerError(
                 f"the server at {server} serves quantized weights ({theirs['quantization']}), which cannot be updated: "
-                "start it with the unquantized model"
+                "start the server with the unquantized model"
             )
         for name in SHAPE:
             value, there = getattr(weights.config, name, None), theirs["shape"].get(name)
             if None not in (value, there) and value != there:
                 raise ServerError(
                     f"the server at {server} serves another model: its {name} is {there}, but the trainer's is "
-                    f"{value}; start it with the model being trained"
+                    f"{value}; start the server with the model being trained"
                 )
         self.dtype = getattr(torch, theirs["dtype"])
-        """The server's data type. Wider weights are converted to it before they are sent."""
+        """The server's data type. Wider weights are converted to this data type before they are sent."""
         self._starts = [HEADER + slot * size for slot in range(SLOTS)]
         self._slots = [memory[start : start + size] for start in self._starts]
 
@@ -331,14 +335,14 @@ class NcclTransfer:
 def open_transfer(
     server: VllmServer, info: ServerInfo, weights: Weights, timeout_s: float
 ) -> SharedMemoryTransfer | NcclTransfer:
-    """A transfer that uses the server's backend. Shared memory is tried first because a server with another backend
-    rejects the request immediately.
+    """Return a transfer that uses the server's backend. Shared memory is tried first because a server with another
+    backend rejects the request immediately.
 
     Raises:
         ServerError: the server cannot receive these weights.
     """
     routes = Routes(server, timeout_s)
-    with suppress(ServerError):  # an update needs finishing only if a trainer was killed during it
+    with suppress(ServerError):  # an update is unfinished only if a trainer was killed during the update
         routes.finish_weight_update()
     try:
         return SharedMemoryTransfer(routes, weights)

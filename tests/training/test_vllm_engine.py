@@ -156,7 +156,7 @@ def test_nccl_needs_vllm_next_to_the_trainer(connect: Any, stand_in: Any) -> Non
 def test_a_server_has_one_trainer_at_a_time(connect: Any, server: StandIn) -> None:
     """The error names the first trainer, and once it has disconnected, the second one can connect."""
     first = connect(server)
-    with pytest.raises(ServerError, match=rf"serves another trainer \(process {os.getpid()}\): wait for it"):
+    with pytest.raises(ServerError, match=rf"serves another trainer \(process {os.getpid()}\): wait for that trainer"):
         connect(server)
     first.close()
     connect(server).sync()
@@ -171,7 +171,7 @@ def test_completions_have_tokens_and_log_probabilities(connect: Any, server: Sta
 
 
 def test_a_server_with_too_small_a_context_is_refused(connect: Any, server: StandIn) -> None:
-    with pytest.raises(ServerError, match=r"at most 512 tokens .* needs 513: start it with --max-model-len 513"):
+    with pytest.raises(ServerError, match=r"at most 512 tokens .* needs 513: start the server with --max-model-len"):
         connect(server, longest=513)
 
 
