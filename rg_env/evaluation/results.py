@@ -30,7 +30,7 @@ from rg_env.errors import InputError
 from rg_env.inference import protocol
 
 Interval = Annotated[tuple[float, float], Strict(False)]
-"""Lower and upper end of a 95% confidence interval. The type is not strict because intervals are lists in JSON."""
+"""Lower and upper ends of a 95% confidence interval. The type is not strict because intervals are lists in JSON."""
 Part = Literal["training", "held_out", "labelled"]
 """Role of a task in a training run: trained on, held out, or reported under a label and excluded from all overall
 figures."""
@@ -40,7 +40,7 @@ SUFFIXES = {"held_out": " (held out)", "labelled": " (label)"}
 
 MEANS = {"accuracy": "correct", "greedy_accuracy": "correct", "reward": "reward", "greedy_reward": "reward",
          "mean_completion_tokens": "completion_tokens", "truncated": "truncated"}  # fmt: skip
-"""Means in `Scores`, other than pass@k, each with the answer field it averages."""
+"""Means in `Scores`, other than pass@k, each mapped to the answer field that it averages."""
 
 
 OVERLAP_UNKNOWN = "its overlap with the questions is unknown"
@@ -92,17 +92,17 @@ class Sampling(protocol.Sampling):
 
 
 class Accuracy(Record):
-    """The mean accuracy, and confidence intervals for it and for other means."""
+    """Mean accuracy, with confidence intervals for this mean and for other means."""
 
     accuracy: Share | None
     """Mean accuracy, or None if the environment does not have an accuracy metric."""
     intervals: dict[str, Interval]
-    """Intervals of the means, by name. Means that are None do not have an interval. If there is only one question,
-    neither do mean rewards and token counts."""
+    """Intervals of the means, by name. Means that are None do not have an interval. If there is only one question, mean
+    rewards and token counts do not have intervals."""
 
     @property
     def measured(self) -> tuple[float, Interval]:
-        """Return the accuracy and its interval. Raises `InputError` if it was not measured."""
+        """Return the accuracy and its interval. Raises `InputError` if the accuracy was not measured."""
         if self.accuracy is None:
             raise InputError("accuracy was not measured, because the environment does not have an accuracy metric")
         return self.accuracy, self.intervals["accuracy"]
@@ -127,22 +127,24 @@ class Scores(Accuracy):
     reward: float | None
     greedy_reward: float | None
     pass_at_k: dict[str, float]
-    """pass@1, pass@2, pass@4, ... up to the number of answers per question. Empty if there is only one answer."""
+    """pass@1, pass@2, pass@4, ... up to the number of answers per question. If there is only one answer per question,
+    the mapping is empty."""
     mean_completion_tokens: float | None
     truncated: Share | None
     """Fraction of answers cut off by `max_tokens`."""
     errors: dict[str, float]
-    """Standard errors of the means, by name as in `figures`. They are 0 for a single question."""
+    """Standard errors of the means, keyed by the same names as `figures`. With a single question, all standard errors
+    are 0."""
     status: dict[str, float]
-    """Fraction of answers by status (`core.grading.scoring.Status`, or "failed"). Empty for rows that rg_env did not
-    generate."""
+    """Fraction of answers by status (`core.grading.scoring.Status`, or "failed"). The mapping is empty for rows that
+    rg_env did not generate."""
     failed: int
     """Number of calls that failed after all attempts."""
     left_out: int
     """Number of questions skipped because this model was trained on them."""
 
     def figures(self) -> dict[str, float]:
-        """All known means by name, such as `accuracy`, `pass@2` and `status/correct`."""
+        """Return all known means by name, such as `accuracy`, `pass@2` and `status/correct`."""
         known = {name: value for name in MEANS if (value := getattr(self, name)) is not None}
         return self.pass_at_k | known | {f"status/{name}": share for name, share in self.status.items()}
 
@@ -160,11 +162,11 @@ class ModelResult(Record):
     """Results of one model on one task."""
 
     source: str
-    """Folder, name on the Hub, or endpoint URL."""
+    """Folder, name on the Hugging Face Hub, or MODEL@URL for an endpoint."""
     kind: Literal["endpoint", "hub", "folder", "adapter", "tiny"]
     engine: Literal["endpoint", "embedded", "vllm"]
     system_prompt: str | None
-    """The model's own system prompt, or None if the model uses the task's."""
+    """The model's own system prompt, or None if the model uses the task's system prompt."""
     scores: Scores
     usage: Usage
     correct: dict[str, list[bool]]
@@ -173,8 +175,8 @@ class ModelResult(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Paired(Difference):
-    """Paired comparison of two models on the same questions: the accuracy of `a` (the later model) minus that of
-    `b`."""
+    """Paired comparison of two models on the same questions: the accuracy of `a` (the later model) minus the accuracy
+    of `b`."""
 
     a: str
     b: str
@@ -195,20 +197,20 @@ class PublishedFigure(Record):
     model: str
     published: Share
     published_n: int | None
-    """Number of distinct questions that the published accuracy is based on, or None if it is unknown."""
+    """Number of distinct questions that the published accuracy is based on, or None if the number is unknown."""
     ours: Share
     interval: Interval
     """Interval of our accuracy."""
     n: int
     """Number of distinct questions that our accuracy is based on."""
     difference: float
-    """Our accuracy minus the published one."""
+    """Our accuracy minus the published accuracy."""
     difference_interval: Interval
-    """Interval of the difference, taking into account the sizes of both samples."""
+    """Interval of the difference, which accounts for the sizes of both samples."""
     tolerance: Share
     verdict: Verdict
-    """Whether the difference is within the tolerance, within chance (larger than the tolerance, but its interval
-    contains 0), or beyond both."""
+    """Whether the difference is within the tolerance, within chance (larger than the tolerance, but with an interval
+    that contains 0), or beyond both."""
 
 
 class TaskResults(Record):
@@ -239,7 +241,7 @@ class TaskResults(Record):
 
     @property
     def in_overall(self) -> bool:
-        """Whether the task counts toward macro averages."""
+        """Whether macro averages include the task."""
         return self.part in (None, "training")
 
 
@@ -247,14 +249,14 @@ class BenchmarkScore(Record):
     """A score computed by lm-evaluation-harness."""
 
     task: str
-    """The benchmark, or one of its tasks."""
+    """Name of the benchmark or of one of its tasks."""
     metric: str
     filter: str
     """The lm-eval filter that extracted the answer."""
     value: float
     stderr: float | None
     interval: Interval | None
-    """Interval derived from `stderr`, or None if `stderr` is missing. For proportions, it is a Wilson interval (see
+    """Interval derived from `stderr`, or None if `stderr` is missing. For proportions, this is a Wilson interval (see
     `core.statistics.error_interval`)."""
     n: int
     """Number of documents."""
@@ -270,16 +272,16 @@ class ExternalResult(Record):
     benchmark: str
     answers: int
     failed: int
-    """Number of calls that failed after all attempts. They are graded as empty answers."""
+    """Number of calls that failed after all attempts. Failed calls are graded as empty answers."""
     truncated: Share | None
     usage: Usage
     scores: list[BenchmarkScore]
-    """Scores, starting with those of the whole benchmark."""
+    """Scores, starting with those for the entire benchmark."""
 
 
 class ModelSummary(Accuracy):
-    """Macro average of a model's accuracies over all tasks. For a training run, it excludes held-out tasks and tasks
-    under a label."""
+    """Macro average of a model's accuracies over all tasks. For a training run, the average excludes held-out tasks and
+    labeled tasks."""
 
     guess_adjusted: float | None
     """Mean of `guess_adjusted` over the tasks that have a floor."""
@@ -288,8 +290,8 @@ class ModelSummary(Accuracy):
     usage: Usage
     failed: int
     parts: dict[Part, Scores] = Field(default_factory=dict)
-    """Scores over all questions from the training tasks, and scores over all questions from the held-out tasks. Set
-    only for a training run."""
+    """Scores over all questions from the training tasks, and scores over all questions from the held-out tasks. This
+    field is set only for training runs."""
 
 
 class Results(Record):
@@ -297,16 +299,16 @@ class Results(Record):
 
     format: Literal["rg_env.evaluation/2"] = "rg_env.evaluation/2"
     created: str
-    """Time of creation, ISO 8601 in UTC."""
+    """Time of creation, in ISO 8601 format and UTC."""
     versions: dict[str, str]
     step: int | None = None
-    """Number of optimizer steps before this evaluation. Set only for a training run."""
+    """Number of optimizer steps before this evaluation. This field is set only for training runs."""
     environments: list[Environment] = Field(default_factory=list)
     """Environments that provided the questions."""
     notes: list[str] = Field(default_factory=list)
     """Notes about settings taken from training runs, and about models trained with other settings."""
     tasks: dict[str, TaskResults]
-    """Results by task. Like `models` and `comparisons`, it is empty if there are only external benchmarks."""
+    """Results by task. If there are only external benchmarks, `tasks`, `models` and `comparisons` are empty."""
     models: dict[str, ModelSummary]
     comparisons: list[Paired]
     """Comparisons between all pairs of models by macro average. `n` is the number of questions."""
@@ -315,15 +317,16 @@ class Results(Record):
     external: list[ExternalResult] = Field(default_factory=list)
     """Results of all models on all external benchmarks."""
     rollouts: list[dict[str, Any]] = Field(default_factory=list)
-    """Records of the answers. Set only for a training run. Other evaluations store them in rollouts.jsonl."""
+    """Records of the answers. This field is set only for training runs. Other evaluations store the records in
+    rollouts.jsonl."""
 
     @property
     def overlap_is_known(self) -> bool:
-        """Whether the questions that each model was trained on could be left out."""
+        """Whether the questions that each model was trained on are known, so that they could be left out."""
         return not any(OVERLAP_UNKNOWN in note for note in self.notes)
 
     def of_task(self, name: str) -> "Results":
-        """One task's results, as in its own file."""
+        """Return one task's results, as in the task's own file."""
         task = self.tasks[name]
         models = {model: summary_of(model, [task]) for model in task.models}
         update = {"tasks": {name: task}, "models": models, "comparisons": task.comparisons, "published": []}
@@ -331,7 +334,8 @@ class Results(Record):
 
     @property
     def title(self) -> str:
-        """Title with the models and tasks. For a training run, it names only the tasks that the run trains on."""
+        """Title with the models and tasks. For a training run, the title names only the tasks that the run trains
+        on."""
         if self.step is None:
             models = list(self.models) or list(dict.fromkeys(each.model for each in self.external))
         else:
@@ -347,12 +351,12 @@ class Results(Record):
         return next(iter(self.tasks.values())).sampling
 
     def overall(self, part: Part = "training") -> Scores | None:
-        """A training run's scores over all tasks in `part`, or None if there are no such tasks."""
+        """Return a training run's scores over all tasks in `part`, or None if there are no such tasks."""
         return next(iter(self.models.values())).parts.get(part)
 
     def accuracies(self) -> dict[str, tuple[Scores, float, Interval]]:
-        """A training run's measured accuracies, each with its interval and the scores that contain it. The keys are
-        "sampled" and "greedy" for the training tasks, and "held-out tasks"."""
+        """Return a training run's measured accuracies as tuples of the scores, the accuracy and the accuracy's
+        interval. The keys are "sampled" and "greedy" for the training tasks, and "held-out tasks"."""
         overall, held_out = self.overall(), self.overall("held_out")
         found = {"sampled": (overall, "accuracy"), "greedy": (overall, "greedy_accuracy")}
         found |= {"held-out tasks": (held_out, "accuracy")}
@@ -363,11 +367,11 @@ class Results(Record):
         }
 
     def scores(self, part: Part) -> dict[str, Scores]:
-        """A training run's scores on each task in `part`."""
+        """Return a training run's scores on each task in `part`."""
         return {name: task.scores for name, task in self.tasks.items() if task.part == part}
 
     def summary(self) -> dict[str, Any]:
-        """A training run's evaluation metrics, in the format of `train_results.json`.
+        """Return a training run's evaluation metrics, in the format of `train_results.json`.
 
         The overall metrics cover the training tasks. Metrics for each task are under `tasks`, `held_out` and
         `labelled`. `held_out` also has its own overall metrics, and is None if there are no held-out tasks.
@@ -437,13 +441,13 @@ def read_results(file: str | Path) -> Results:
 
 
 def results_files(folder: Path) -> list[Path]:
-    """Files in an evaluation folder that contain the results of all tasks, newest first. Their names contain the
-    time."""
+    """Return the files in an evaluation folder that contain the results of all tasks, newest first. Files are sorted by
+    the time in their names."""
     return sorted(folder.glob("results_all_tasks_*.json"), reverse=True)
 
 
 def nothing_in(folder: Path) -> InputError:
-    """The error for a folder with neither a run nor an evaluation."""
+    """Return the error for a folder that contains neither a run nor an evaluation."""
     if (folder / "sweep.yaml").is_file():
         return InputError(f"{folder} is a sweep: use `rg-env compare {folder}`, or pass the folders of its runs")
     return InputError(
@@ -471,7 +475,7 @@ def merged(files: Mapping[str, Results]) -> Results:
             have different results for the same model name.
     """
     tasks: dict[str, TaskResults] = {}
-    first: dict[str, str] = {}  # the file that each task comes from
+    first: dict[str, str] = {}  # the first file that contains each task
     for file, results in files.items():
         if not any(model.scores.n for task in results.tasks.values() for model in task.models.values()):
             only = " except to external benchmarks, which cannot be plotted" if results.external else ""
@@ -498,7 +502,8 @@ def merged(files: Mapping[str, Results]) -> Results:
 
 
 def _difference(one: TaskResults, other: TaskResults) -> str | None:
-    """The first difference between two tasks in the fields that must be equal, or None."""
+    """Return the first difference between two tasks in the fields that must be equal, or None if these fields are
+    equal."""
     ours, theirs = (dict(leaves(each.model_dump(include=set(_SAME)))) for each in (one, other))
     for key in [*ours, *theirs]:
         a, b = ours.get(key), theirs.get(key)

@@ -55,13 +55,13 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
     """Evaluate all models, write all files, and return the results and the output folder.
 
     Args:
-        resume: whether to continue the evaluation in `config.output.dir`. Failed calls are then repeated.
+        resume: whether to continue the evaluation in `config.output.dir`. Resuming repeats failed calls.
 
     Raises:
         InputError: a model or task cannot be evaluated as configured.
         MissingExtraError: external benchmarks need lm-eval, which is not installed.
         OutputFolderError: the folder already contains files, or is not writable.
-        RGEnvError: lm-eval cannot grade the answers. They are kept for `resume`.
+        RGEnvError: lm-eval cannot grade the answers. The answers are kept for `resume`.
         ServerError: a model could not be evaluated completely. The answers so far are kept for `resume`.
     """
     config, notes, folder = prepared(config, resume=resume)
@@ -97,7 +97,8 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
                 _draw(results, files)
         except FileNotFoundError as error:
             raise OutputFolderError(
-                f"cannot write {error.filename}: {error.strerror}; fix that and resume with {resume_words(folder)}"
+                f"cannot write {error.filename}: {error.strerror}; fix the problem and resume with "
+                f"{resume_words(folder)}"
             ) from error
     return results, folder
 
@@ -137,7 +138,8 @@ def make_works(config: EvalConfig, drawn: Iterable[Questions]) -> list[TaskWork]
 
 
 def _drawn(config: EvalConfig) -> Iterator[Questions]:
-    """Yield the questions for each task. Progress is printed occasionally because generating them can take minutes."""
+    """Yield the questions for each task. Progress is printed occasionally because generating questions can take
+    minutes."""
     last = time.monotonic()
     for number, name in enumerate(config.names):
         if time.monotonic() - last >= _LINE_EVERY_S:
@@ -155,7 +157,7 @@ def _removed_if_unanswered(folder: Path, works: Sequence[Work]) -> Iterator[None
     folder.
 
     Nothing is removed if the folder contained files beforehand, or if anything else was written to it in the meantime,
-    such as a server's log. In that case, the command that resumes the evaluation is printed after Ctrl-C.
+    such as a server's log. If files remain after Ctrl-C, the command that resumes the evaluation is printed.
     """
     had_files = any(folder.iterdir())
     try:
@@ -225,7 +227,7 @@ async def ask_all(
     """Generate all missing answers. New answers are appended to the works' files in `folder`.
 
     Args:
-        watch: called after each answer.
+        watch: function to call after each answer.
 
     Raises:
         RewardError: a reward raised an error or did not return a finite number.
@@ -245,7 +247,7 @@ async def ask_all(
 
 
 def _first(error: BaseException) -> BaseException:
-    """One of several simultaneous errors, preferably an `RGEnvError`."""
+    """Return one of several simultaneous errors, preferably an `RGEnvError`."""
     while isinstance(error, BaseExceptionGroup):
         error = next((each for each in error.exceptions if isinstance(each, RGEnvError)), error.exceptions[0])
     return error
@@ -302,7 +304,7 @@ class Run:
 
     async def _take(self, work: Work, replies: Mapping[Any, Reply]) -> None:
         rollouts = work.rollouts(replies)
-        # Joined without blocking the event loop.
+        # Grade in a thread so that the event loop is not blocked.
         if isinstance(work, TaskWork) and work.questions.env.rubric.in_workers:
             await asyncio.to_thread(work.questions.env.rubric.grade, list(rollouts.values()))
         work.take(replies, rollouts)
@@ -379,7 +381,7 @@ def _check_complete(run: Run) -> None:
             if failed == made[sampled]:
                 what = f"{work.model}, {work.label}: all calls failed ({failed})"
                 raise ServerError(
-                    f"{what}, so there is no result; {work.file} has the reasons, such as {failures[-1].error}"
+                    f"{what}, so there is no result; {work.file} contains the reasons, such as {failures[-1].error}"
                 )
 
 

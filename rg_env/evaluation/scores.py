@@ -46,7 +46,7 @@ class Source:
 
     @classmethod
     def of(cls, config: EvalConfig, name: str) -> "Source":
-        """The source of the config's model `name`."""
+        """Return the source of the config's model `name`."""
         model = config.models[name]
         if model.url:
             return cls(f"{model.model}@{model.url}", "endpoint", "endpoint", model.price)
@@ -64,7 +64,7 @@ def results_of(
     published: Mapping[str, PublishedTable] | None = None,
     **fields: Any,
 ) -> Results:
-    """Compute the results once all answers are available. `fields` are other fields of `Results`.
+    """Compute the results once all answers are available. `fields` contains other fields of `Results`.
 
     Raises:
         InputError: a model was trained on all questions of a task.
@@ -101,7 +101,7 @@ def _task(name: str, works: Sequence[TaskWork], models: Mapping[str, Source]) ->
         if not scores.n:
             raise InputError(
                 f"{model} was trained on all evaluation questions of {name}: use another eval_seed, or split the "
-                "questions as in its training run (split_by)"
+                "questions as in the model's training run (split_by)"
             )
         results[model] = schema.ModelResult(
             source=source.source,
@@ -180,13 +180,13 @@ def scores_from(
 
 
 def _values(questions: Sequence[Sequence[Answer]], name: str) -> list[list[float]]:
-    """Values of the attribute `name`, grouped by question, without None."""
+    """Return the values of the attribute `name`, grouped by question, without None."""
     found = [[getattr(answer, name) for answer in question] for question in questions]
     return [[float(value) for value in values if value is not None] for values in found]
 
 
 def usage_of(answers: Iterable[Answer], price: Price | None) -> Usage:
-    """Number of prompt and completion tokens in `answers`, and their cost."""
+    """Return the numbers of prompt and completion tokens in `answers`, and the cost of these tokens."""
     answers, cost = list(answers), None
     prompts = _total([each.prompt_tokens for each in answers])
     completions = _total([each.completion_tokens for each in answers])
@@ -196,13 +196,14 @@ def usage_of(answers: Iterable[Answer], price: Price | None) -> Usage:
 
 
 def _total(counts: Sequence[int | None]) -> int | None:
-    """The sum of the known counts, or None if no count is known."""
+    """Return the sum of the known counts, or None if no count is known."""
     known = [count for count in counts if count is not None]
     return sum(known) if known else None
 
 
 def _correct(works: Sequence[TaskWork]) -> dict[str, list[bool]]:
-    """Whether each answer is correct, by question hash. A suffix distinguishes the keys of repeated questions."""
+    """Return whether each answer is correct, by question hash. A suffix distinguishes the keys of repeated
+    questions."""
     found: dict[str, list[bool]] = {}
     for work in works:
         for number in work.numbers:
@@ -232,8 +233,8 @@ def _comparisons(models: Sequence[str], tasks: Sequence[TaskResults]) -> list[Pa
 
 
 def together(evaluations: Mapping[str, Results]) -> Results:
-    """Merge evaluations of one model on the same questions, treating each as a model with the given name, and compare
-    them."""
+    """Merge evaluations of one model on the same questions, treating each evaluation as a model with the given name,
+    and compare them."""
     last, names = list(evaluations.values())[-1], list(evaluations)
     tasks = {}
     for name, task in last.tasks.items():
@@ -253,9 +254,10 @@ def compare(published: Mapping[str, PublishedTable], tasks: Mapping[str, TaskRes
     """Compare published accuracies with ours.
 
     The published questions differ from ours, so the two samples are treated as independent. Accuracies within the
-    tolerance count as equal, regardless of their intervals. A larger difference may be due to chance if its interval,
-    which accounts for the sizes of both samples, contains 0. The interval of a published accuracy depends only on the
-    number of questions. Several answers to one question do not narrow it, because they may all be the same.
+    tolerance are considered equal, regardless of their intervals. A larger difference may be due to chance if its
+    interval, which accounts for the sizes of both samples, contains 0. The interval of a published accuracy depends
+    only on the number of questions. Several answers to one question do not narrow the interval, because the answers may
+    all be the same.
     """
     found = []
     for table, each in published.items():
@@ -292,7 +294,7 @@ def _verdict(difference: float, interval: tuple[float, float], tolerance: float)
 
 
 def write_results(results: Results, folder: Path) -> dict[str, Path]:
-    """Write the results files. Returns their paths by task. The key "" refers to the file with all tasks."""
+    """Write the results files, and return their paths by task. The key "" refers to the file with all tasks."""
     time = datetime.fromisoformat(results.created).strftime("%Y%m%d-%H%M%S")
     files = {name: folder / f"results_{file_part(name)}_{time}.json" for name in results.tasks}
     for name, file in files.items():

@@ -18,21 +18,23 @@ from rg_env.evaluation.results import SUFFIXES, Accuracy, Interval, Part, Result
 
 _ABOUT_ACCURACIES = (
     "Accuracies with 95% intervals, clustered by question. Constant: accuracy of the best constant answer. The rows "
-    "below the tasks are means over the tasks, or sums of tokens, costs, failed calls and questions left out. Adjusted "
-    "for guessing: (accuracy - constant) / (1 - constant)."
+    "below the tasks contain means over the tasks, or totals (tokens, costs, failed calls and questions left out). "
+    "Adjusted for guessing: (accuracy - constant) / (1 - constant)."
 )
-ABOUT_LEFT_OUT = "Questions that a model was trained on are left out of its scores."
+ABOUT_LEFT_OUT = "Questions that a model was trained on are left out of that model's scores."
 _ABOUT_PARTS = (
-    "Accuracies with 95% intervals, clustered by question. Rows for training or held-out tasks cover all of their "
-    "questions."
+    "Accuracies with 95% intervals, clustered by question. Rows for training or held-out tasks cover all "
+    "questions from those tasks."
 )
-_ABOUT_DIFFERENCES = "Differences in accuracy with 95% intervals (Newcombe); p-values by permutation, two-sided."
+_ABOUT_DIFFERENCES = "Differences in accuracy with 95% intervals (Newcombe); p-values from two-sided permutation tests."
 _ABOUT_VERDICTS = (
-    "Within tolerance: the accuracies differ by at most the tolerance. Within chance: they differ by more, but the 95% "
-    "interval of the difference (Newcombe) contains 0. Beyond: neither of the two."
+    "Within tolerance: the accuracies differ by at most the tolerance. Within chance: the accuracies differ by "
+    "more than the tolerance, but the 95% interval of the difference (Newcombe) contains 0. Beyond: neither of these "
+    "applies."
 )
 _ABOUT_EXTERNAL = (
-    "Examples: number of few-shot examples. 95% intervals from lm-eval's standard errors; Wilson intervals for shares."
+    "Examples: number of few-shot examples. 95% intervals are based on lm-eval's standard errors, with Wilson "
+    "intervals for shares."
 )
 _TASKS_SHOWN = 30
 """Maximum number of rows per table on the console."""
@@ -58,14 +60,15 @@ class Table:
 
 
 def tables_of(results: Results, limit: int | None = None) -> list[Table]:
-    """Tables of accuracies by task, differences between models, published accuracies, and external benchmarks."""
+    """Return tables of accuracies by task, differences between models, published accuracies, and external
+    benchmarks."""
     tables = []
     if results.tasks:
         left_out = f" {ABOUT_LEFT_OUT}" if results.overlap_is_known else ""
         about = _ABOUT_PARTS if _parts(results) else f"{_ABOUT_ACCURACIES}{left_out}"
         notes = [about, *([] if limit else results.notes)]
         table = [["task", "n", "constant", *results.models], *_accuracies(results, limit)]
-        if all(task.floor is None for task in results.tasks.values()):  # training runs do not measure it
+        if all(task.floor is None for task in results.tasks.values()):  # training runs do not measure floors
             table = [[*row[:2], *row[3:]] for row in table]
         tables.append(Table("", table[0], table[1:], notes))
     if differences := _differences(results):
@@ -77,7 +80,7 @@ def tables_of(results: Results, limit: int | None = None) -> list[Table]:
         heads = ["published", "model", "n", "ours", "theirs", "difference", "tolerance", ""]
         tables.append(Table("Published figures", heads, _published(results), [*sources, _ABOUT_VERDICTS]))
     if results.external:
-        note = f"{_ABOUT_EXTERNAL} Computed by lm-evaluation-harness {results.versions.get('lm-eval', '')}."
+        note = f"{_ABOUT_EXTERNAL} Scores are computed by lm-evaluation-harness {results.versions.get('lm-eval', '')}."
         tables.append(Table("External benchmarks", *_external_table(results), [note]))
     return tables
 
@@ -107,7 +110,7 @@ def markdown(results: Results) -> str:
     what = f"{results.created}; {', '.join(f'{name} {each}' for name, each in results.versions.items())}"
     if first := next(iter(results.tasks.values()), None):
         answers = counted(first.sampling.rollouts_per_example, "answer")
-        what = f"{what}; {answers} per question, {_sampled(results)}; grading {first.grading}"
+        what = f"{what}; {answers} per question, {_sampled(results)}; grading mode: {first.grading}"
     lines = ["# Evaluation", "", f"{what}."]
     for table in tables_of(results):
         lines += ["", f"## {table.title}"] if table.title else []
@@ -140,7 +143,7 @@ def figures_of(scores: Scores) -> dict[str, str]:
 
 
 def columns_of(rows: Sequence[Mapping[str, str]]) -> tuple[list[str], Rows]:
-    """A table's header and rows, without empty columns."""
+    """Return a table's header and rows, without empty columns."""
     heads = [head for head in dict.fromkeys(head for row in rows for head in row)
              if {row.get(head, _NOTHING) for row in rows} != {_NOTHING}]  # fmt: skip
     return heads, [[row.get(head, _NOTHING) for head in heads] for row in rows]
@@ -152,7 +155,7 @@ def cell(value: float | None, interval: Interval | None = None) -> str:
 
 
 def _external_table(results: Results) -> tuple[list[str], Rows]:
-    """Header and rows of the table of external benchmarks, with one column per model."""
+    """Return the header and rows of the table of external benchmarks, with one column per model."""
     models = list(dict.fromkeys(each.model for each in results.external))
     cells: dict[tuple[str, ...], dict[str, str]] = {}
     for each in results.external:
@@ -168,7 +171,8 @@ def _external_table(results: Results) -> tuple[list[str], Rows]:
 
 
 def _parts(results: Results) -> dict[str, list[Scores]]:
-    """Each model's scores over the training tasks and over the held-out tasks. Empty outside training runs."""
+    """Return each model's scores over the training tasks and over the held-out tasks. The mapping is empty outside
+    training runs."""
     titles: dict[Part, str] = {"training": "training tasks", "held_out": "held-out tasks"}
     parts = {title: [each.parts.get(part) for each in results.models.values()] for part, title in titles.items()}
     return {title: [each for each in found if each] for title, found in parts.items() if None not in found}
@@ -185,7 +189,7 @@ def _accuracies(results: Results, limit: int | None) -> Rows:
 
 
 def _over_tasks(results: Results) -> Iterator[tuple[str, list[str]]]:
-    """Rows with means and sums over the tasks. Each row has a name and a cell for each model."""
+    """Yield rows with means and sums over the tasks. Each row consists of a name and a cell for each model."""
     if parts := _parts(results):
         for title, of_part in parts.items():
             names, figures = columns_of(list(map(figures_of, of_part)))

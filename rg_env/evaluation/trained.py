@@ -4,10 +4,10 @@
     questions.among(trained_on(model))               # questions to skip
     notes += changes_since_training(config, drawn)   # the user's own data may have changed
 
-A model belongs to a run if it is the run's folder, one of its checkpoints, an export next to them, or a model that
-`rg-env push` published with the run's files. All models are evaluated with the same settings so that they can be
-compared. The notes list the settings taken from the run and, for each model, any different settings that it was trained
-with.
+A model belongs to a run if it is the run's folder, a checkpoint in that folder, an export next to the checkpoints, or a
+model that `rg-env push` published with the run's files. All models are evaluated with the same settings so that they
+can be compared. The notes list the settings taken from the run and, for each model, any different settings used to
+train that model.
 """
 
 import json
@@ -64,13 +64,13 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
             data = None if config.data else filled.data
             if data and data.is_file and not Path(data.path).expanduser().exists():
                 raise InputError(
-                    f"{config.models[name].model} was trained on {data.path!r}, which is not here: pass --data "
-                    "FILE (`data` in a config), or run this where the file is"
+                    f"{config.models[name].model} was trained on {data.path!r}, which is not on this machine: pass "
+                    "--data FILE (or set `data` in a config), or run the evaluation where the file is"
                 )
             config = filled
         alike, other = _compared(settings, config)
-        notes += [f"{name}: evaluated as in its training run: {', '.join(alike)}"] if number == 0 and alike else []
-        notes += [f"{name}: trained with other values: {', '.join(other)}"] if other else []
+        notes += [f"{name}: settings match its training run: {', '.join(alike)}"] if number == 0 and alike else []
+        notes += [f"{name}: trained with different values: {', '.join(other)}"] if other else []
     if not config.names and not config.external.tasks:
         raise InputError(
             "tasks or data must be set, because the training runs of these models have no evaluation tasks that can be "
@@ -87,7 +87,7 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
 
 
 def _compared(settings: Mapping[str, Any], config: EvalConfig) -> tuple[list[str], list[str]]:
-    """A run's training settings that are the same in `config`, and those that differ."""
+    """Return a run's training settings that are the same in `config`, and the settings that differ."""
     values, alike, other = dict(leaves(config.model_dump(mode="json"))), list[str](), list[str]()
     for key, value in leaves({**settings, "tasks": settings["options"]}):
         section, _, rest = key.partition(".")
@@ -140,8 +140,8 @@ def _settings(run: RunFolder) -> dict[str, Any]:
 
 
 def _unknown(rewards: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Names of custom rewards whose code has not been imported. Code in a run's folder is never imported, because the
-    folder may have been downloaded."""
+    """Return the names of custom rewards whose code has not been imported. Code in a run's folder is never imported,
+    because the folder may have been downloaded."""
     unknown = []
     for name, reward in rewards.items():
         try:
@@ -194,12 +194,13 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 
 
 def trained_on(model: str) -> frozenset[str]:
-    """Identify the questions that a checkpoint was trained on, using its run's manifest. Returns their hashes and the
-    keys of the problems that they pose. A reworded question has the same key. The user's own data does not have keys.
-    The result is empty for other models.
+    """Identify the questions that a checkpoint was trained on, using the manifest of the checkpoint's run. Return the
+    hashes of these questions and the keys of the problems that they pose. A reworded question has the same key as the
+    original question. Questions from the user's own data do not have keys. If a model does not belong to a run, the
+    result is empty.
 
     By construction, none of these questions is an evaluation question of a task, unless the evaluation's `split_by`
-    differs from that of the run.
+    differs from the run's `split_by`.
 
     Raises:
         InputError: the manifest is damaged.
@@ -209,7 +210,8 @@ def trained_on(model: str) -> frozenset[str]:
 
 
 def _trained(run: RunFolder) -> frozenset[str] | None:
-    """Hashes and keys of the questions used for training in a run, or None if the run did not record them."""
+    """Return the hashes and keys of the questions used for training in a run, or None if the run did not record the
+    questions."""
     rows = run.manifest().get("rows", "")
     if rows is None:
         train = _own_rows(run).get("train")
@@ -224,7 +226,8 @@ def _trained(run: RunFolder) -> frozenset[str] | None:
 
 
 def _own_rows(run: RunFolder) -> dict[str, list[str]]:
-    """Hashes of the user's own rows (`questions.own_rows`). Empty if the run did not record them."""
+    """Return the hashes of the user's own rows (see `questions.own_rows`), or an empty mapping if the run did not
+    record the hashes."""
     try:
         return TypeAdapter(dict[str, list[str]]).validate_python(run.manifest().get("own_rows") or {})
     except ValidationError as error:
@@ -232,8 +235,8 @@ def _own_rows(run: RunFolder) -> dict[str, list[str]]:
 
 
 def changes_since_training(config: EvalConfig, drawn: Iterable[Questions]) -> list[str]:
-    """Notes about models that were trained on the config's data and are evaluated on the same part of it. A model is
-    included only if questions or gold answers in that part have changed since training."""
+    """Return notes about models that were trained on the config's data and are evaluated on the same part of the data.
+    A model is included only if questions or gold answers in that part have changed since training."""
     found = next((questions for questions in drawn if config.data and questions.name == config.data_name), None)
     if not config.data or not found:
         return []
@@ -245,6 +248,8 @@ def changes_since_training(config: EvalConfig, drawn: Iterable[Questions]) -> li
         theirs, splits = _own_rows(run).get("eval", [])[: config.num_examples], run.config().get("splits")
         is_same_split = isinstance(splits, Mapping) and splits.get("eval_seed") == config.eval_seed
         if is_same_split and run.config().get("data") == data and (changed := len(set(theirs).difference(ours))):
-            those = f"{changed} of the {counted(len(theirs), 'evaluation question')} of its training run"
-            notes.append(f"{name}: {those} are missing or have other answers, because {config.data.path} was changed")
+            those = f"{changed} of the {counted(len(theirs), 'evaluation question')} from its training run"
+            notes.append(
+                f"{name}: {those} are missing or have different answers, because {config.data.path} was changed"
+            )
     return notes

@@ -75,7 +75,7 @@ def test_what_is_left_open_is_as_in_the_run(run: Path, tmp_path: Path, capsys: p
     assert task.spec["config"].items() >= {"min_animals": 1, "max_animals": 2}.items()
     assert [model.source for model in task.models.values()] == ["tiny", str(run / "checkpoint-1")]
     (note,) = results.notes
-    assert note.startswith(f"ours: evaluated as in its training run: prompt.system_prompt='{PROMPT}', prompt.")
+    assert note.startswith(f"ours: settings match its training run: prompt.system_prompt='{PROMPT}', prompt.")
     assert "rewards.correctness.weight=0.5" in note
     assert note in capsys.readouterr().out
     assert note in (folder / "summary.md").read_text()
@@ -101,7 +101,7 @@ def test_the_config_has_the_last_word(run: Path, tmp_path: Path) -> None:
     assert (config.grading, config.sampling.max_tokens, config.prompt.system_prompt) == ("hardened", 90, "Think.")
     assert (config.prompt.placement, config.sampling.temperature, config.eval_seed) == ("user", 0.8, 5)
     assert "prompt.placement='user'" in first
-    assert second.startswith("ours: trained with other values: prompt.system_prompt='Answer")
+    assert second.startswith("ours: trained with different values: prompt.system_prompt='Answer")
     assert "grading='partial'" in second
     assert "sampling.max_tokens=33" in second
     plain = _config(tmp_path, {"base": "tiny", "far": "m@http://127.0.0.1:9/v1"})
@@ -232,7 +232,9 @@ def test_own_data_that_was_changed_or_moved(
     config["data"]["path"] = "sums.jsonl"
     (copy / "config.yaml").write_text(yaml12.to_yaml(config))
     arguments = ["eval", "--models", "run"]
-    with pytest.raises(InputError, match=r"^run/checkpoint-1 was trained on 'sums\.jsonl', which is not here: pass"):
+    with pytest.raises(
+        InputError, match=r"^run/checkpoint-1 was trained on 'sums\.jsonl', which is not on this machine: pass"
+    ):
         command([*arguments, "--dry-run"])
     rows = [json.loads(line) for line in (own / "sums.jsonl").read_text().splitlines()]
     asked = [each["question"] for each in read_results(copy / "eval_results" / "eval_step_1.json").rollouts]
@@ -242,7 +244,7 @@ def test_own_data_that_was_changed_or_moved(
     (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert command([*arguments, "--output-dir", "e"]) == 0
     note = (
-        "run: 2 of the 12 evaluation questions of its training run are missing or have other answers, because "
+        "run: 2 of the 12 evaluation questions from its training run are missing or have different answers, because "
         "sums.jsonl was changed"
     )
     assert note in capsys.readouterr().out

@@ -3,9 +3,9 @@
     report = write_report(Path("outputs/RUN"))        # outputs/RUN/report.html; also for evaluations
 
 The report contains curves, tables, accuracies with intervals, and a rollout browser. Model output is never executed.
-The page embeds it as JSON, with HTML special characters escaped, and displays it as text. As a second line of defense,
-the page's content security policy allows only its own script (by hash), prevents text from being parsed as markup
-(Trusted Types), and blocks all network requests.
+The page embeds model output as JSON, with HTML special characters escaped, and displays that output as text. As a
+second line of defense, the page's content security policy allows only the page's own script (by hash), prevents text
+from being parsed as markup (Trusted Types), and blocks all network requests.
 """
 
 import base64
@@ -47,8 +47,8 @@ def write_report(source: Path, output: Path | None = None, limit: int = ROLLOUTS
     """Write the report on a run or an evaluation, with at most `limit` rollouts.
 
     Args:
-        source: folder of a run or an evaluation, one of its results files, or its `rollouts.jsonl`.
-        output: file of the report. By default, `report.html` in the folder.
+        source: folder of a run or an evaluation, or an evaluation's results file or `rollouts.jsonl`.
+        output: file to write the report to. The default is `report.html` in the folder.
 
     Raises:
         InputError: there is nothing to report, or a file is damaged or unreadable.
@@ -69,7 +69,7 @@ def write_report(source: Path, output: Path | None = None, limit: int = ROLLOUTS
 def _page(source: Path, limit: int) -> Page:
     if source.is_file():
         if source.name == ROLLOUTS and RunFolder.is_run(source.parent):
-            raise InputError(f"{source} is part of a training run: pass its folder, {source.parent}")
+            raise InputError(f"{source} is part of a training run: pass the run's folder, {source.parent}")
         return results_page(source, limit)
     if not source.is_dir():
         raise InputError(f"{source} does not exist: pass the folder of a run or an evaluation, or a results file")
@@ -97,8 +97,9 @@ def render(page: Page) -> str:
 
 
 def as_script_data(values: Any) -> str:
-    """JSON for `<script type="application/json">`. It is ASCII with `<`, `>` and `&` escaped so that text cannot end
-    the script, start a comment or form an entity. Parsing the JSON returns the original values."""
+    """Serialize `values` as JSON for `<script type="application/json">`. The JSON is ASCII, with `<`, `>` and `&`
+    escaped so that text cannot end the script, start a comment or form an entity. Parsing the JSON returns the original
+    values."""
     text = json.dumps(values, allow_nan=False, separators=(",", ":"), default=_as_dict)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -113,5 +114,5 @@ def _joined(names: tuple[str, ...]) -> str:
 
 
 def _hash(text: str) -> str:
-    """Hash of an inline script or style for the content security policy."""
+    """Return the hash of an inline script or style for the content security policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -25,9 +25,9 @@ from rg_env.evaluation.scores import scores_from, together
 from rg_env.evaluation.tables import ABOUT_LEFT_OUT, Table, columns_of, figures_of, tables_of
 
 POINTS = 1_000
-"""Maximum number of values per metric in a report. If there are more, evenly spaced ones are kept."""
+"""Maximum number of values per metric in a report. If a metric has more values, evenly spaced values are kept."""
 MAX_CHARACTERS = 50_000_000
-"""Maximum number of model-written characters in a report. More would make browsers slow."""
+"""Maximum number of model-written characters in a report. More characters would make browsers slow."""
 _LABELS_DRAWN = 5
 _CHARTS = {
     "Training batches": {"reward": "reward", "accuracy": "accuracy"},
@@ -48,7 +48,7 @@ class Chart:
     """Steps and values, by line name."""
     note: str = ""
     share: bool = False
-    """Whether the y-axis goes from 0 to 1."""
+    """Whether the y-axis ranges from 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,8 @@ class Rollouts:
     records: list[Record] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     variants: list[str] = field(default_factory=list)
-    """Models, or steps of a run, in display order. The page can compare their answers to a question."""
+    """Models, or steps of a run, in display order. The page can compare the answers of several models or steps to the
+    same question."""
     found: int = 0
     """Total number of rollouts, including omitted ones."""
 
@@ -96,7 +97,7 @@ class Page:
     rollouts: Rollouts = field(default_factory=Rollouts)
 
     def add_facts(self, facts: Mapping[str, object]) -> None:
-        """Add the facts whose values are known."""
+        """Add the facts that have a value."""
         self.facts += [(name, str(value)) for name, value in facts.items() if value not in (None, "")]
 
     def add_tasks(self, tasks: list[Task], kind: str, note: str) -> None:
@@ -132,7 +133,7 @@ class Page:
     def add_rollouts(
         self, records: Sequence[Record], limit: int, variants: Iterable[str] = (), characters: int = MAX_CHARACTERS
     ) -> None:
-        """Add at most `limit` rollouts with at most `characters` characters. Either all of a question's answers are
+        """Add at most `limit` rollouts with at most `characters` characters. For each question, either all answers are
         included or none.
 
         Questions are chosen in hash order so that their content does not bias the choice.
@@ -159,13 +160,13 @@ class Page:
         if len(shown) < len(records):
             self.notes.append(
                 f"{len(shown):,} of {len(records):,} rollouts are on this page: all answers to {len(chosen):,} of "
-                f"{len(by_question):,} questions (--max-rollouts N: up to N, or {characters / 1e6:.0f} million "
+                f"{len(by_question):,} questions (limits: --max-rollouts and {characters / 1e6:.0f} million "
                 "characters)"
             )
 
 
 def _with_shared_texts(records: Sequence[Record], variants: Iterable[str], found: int) -> Rollouts:
-    """The records without empty fields, and with shared texts and variants replaced by their indices."""
+    """Return the records without empty fields, and with shared texts and variants replaced by their indices."""
     texts, known = dict[str, int](), {name: place for place, name in enumerate(variants)}
     shown = []
     for each in records:
@@ -187,12 +188,12 @@ def _read_rollouts(file: Path) -> Iterator[Record]:
 
 
 def _date(created: str | None) -> str:
-    """Format an ISO 8601 time for display. Returns "" for None."""
+    """Format an ISO 8601 time for display. Return "" for None."""
     return f"{datetime.fromisoformat(created).astimezone(UTC):%Y-%m-%d %H:%M} UTC" if created else ""
 
 
 def _sampling(results: Results) -> str:
-    """The first task's sampling settings."""
+    """Describe the first task's sampling settings."""
     answers = counted(results.sampling.rollouts_per_example, "answer")
     return f"{answers} per question, {results.sampling.described}"
 
@@ -201,9 +202,9 @@ def _sampling(results: Results) -> str:
 
 
 def results_page(source: Path, limit: int) -> Page:
-    """Make the report on an evaluation from its folder, a results file, or a file of rollouts.
+    """Create the report on an evaluation from its folder, a results file, or a file of rollouts.
 
-    Without a results file, as during an evaluation, accuracies are computed from the rollouts.
+    If there is no results file yet, as during an evaluation, accuracies are computed from the rollouts.
 
     Raises:
         InputError: a file is damaged or unreadable, or there is nothing to show.
@@ -216,7 +217,7 @@ def results_page(source: Path, limit: int) -> Page:
         page.notes.append(f"the folder has several results files, and this page shows the newest, {files[0].name}")
     tasks = results.tasks if results else {}
     records = _evaluated(file, page.notes) if file.is_file() else []
-    if tasks and source.is_file():  # the file has a single task's results
+    if tasks and source.is_file():  # the file may contain only one task's results
         records = [record for record in records if record.get("task") in tasks]
     for record in records:
         if task := tasks.get(record.get("task", "")):
@@ -242,7 +243,7 @@ def results_page(source: Path, limit: int) -> Page:
 
 
 def _evaluated(file: Path, notes: list[str]) -> list[Record]:
-    """The last record for each answer. Earlier records are from failed calls."""
+    """Return the last record for each answer. Earlier records are from failed calls."""
     found: dict[tuple[Any, ...], Record] = {}
     number = -1
     for number, record in enumerate(_read_rollouts(file)):
@@ -250,7 +251,7 @@ def _evaluated(file: Path, notes: list[str]) -> list[Record]:
         key = (record.get("model"), record.get("task"), question, record.get("rollout", number), record.get("draw"))
         found[key] = {**record, "source": "evaluation", "variant": record.get("model")}
     if repeated := number + 1 - len(found):
-        notes.append(f"{counted(repeated, 'repeated rollout')}, of which the last record of each counts")
+        notes.append(f"{counted(repeated, 'repeated rollout')}; only the last record of each rollout is used")
     return list(found.values())
 
 
@@ -265,7 +266,7 @@ def _add_evaluation(page: Page, results: Results) -> None:
         page.add_facts({"models": ", ".join(models), "questions": questions})
         page.add_facts({"sampling": _sampling(results), "grading": first.grading})
         if any((task.sampling, task.grading) != (first.sampling, first.grading) for task in tasks.values()):
-            page.notes.append("tasks differ in sampling or grading, so the facts above are about the first task")
+            page.notes.append("tasks differ in sampling or grading, so the facts above describe the first task")
     page.add_facts({"versions": ", ".join(f"{name} {version}" for name, version in results.versions.items())})
     prompts = {task.system_prompt: f"System prompt, {name}" for name, task in reversed(tasks.items())}
     if len(prompts) == 1:
@@ -276,18 +277,19 @@ def _add_evaluation(page: Page, results: Results) -> None:
 
 
 def _differences(tasks: Mapping[str, TaskResults], records: Iterable[Record]) -> list[str]:
-    """Notes about rollouts that do not match the results because they are incomplete or from another evaluation."""
+    """Return notes about rollouts that do not match the results because the rollouts are incomplete or from another
+    evaluation."""
     found = Counter((record["model"], record["task"]) for record in records)
     counts = {(model, name): each.scores.answers for name, task in tasks.items() for model, each in task.models.items()}
     return [
-        f"{task}, {model}: {ROLLOUTS} has {found[model, task]:,} rollouts, but the results count {count:,}"
+        f"{task}, {model}: {ROLLOUTS} has {found[model, task]:,} rollouts, but the results are based on {count:,}"
         for (model, task), count in {**dict.fromkeys(found, 0), **counts}.items()
         if found[model, task] != count
     ]
 
 
 def _tasks_so_far(records: Iterable[Record]) -> list[Task]:
-    """The scores of each model on each task, computed from rollouts."""
+    """Compute the scores of each model on each task from rollouts."""
     answers: dict[str, dict[str, dict[str, list[Answer]]]] = {}
     for record in records:
         if model := record.get("model"):
@@ -304,7 +306,7 @@ def _tasks_so_far(records: Iterable[Record]) -> list[Task]:
 
 
 def run_page(folder: Path, limit: int) -> Page:
-    """Make the report on the run in `folder`, with at most `limit` rollouts.
+    """Create the report on the run in `folder`, with at most `limit` rollouts.
 
     Raises:
         InputError: a file is damaged or unreadable, or there is nothing to show.
@@ -388,7 +390,7 @@ def _add_charts(page: Page, evaluations: Sequence[Results]) -> None:
 
 def _add_evaluations(page: Page, evaluations: Sequence[Results]) -> None:
     """Add a table of all evaluations, and the last evaluation's results by task. The first evaluation's results are
-    shown next to them if both evaluations have the same questions."""
+    shown next to the last evaluation's results if both evaluations have the same questions."""
     rows = []
     for each in evaluations:
         if overall := each.overall():
@@ -402,5 +404,5 @@ def _add_evaluations(page: Page, evaluations: Sequence[Results]) -> None:
     shown = {f"step {each.step}": each for each in (first, last)}
     if first.environments != last.environments:
         del shown[f"step {first.step}"]
-        page.notes.append("the first and the last evaluation are not compared, because their questions differ")
+        page.notes.append("the first and last evaluations are not compared, because their questions differ")
     page.add_results(together(shown), "step")

@@ -139,7 +139,7 @@ def test_the_newest_results_are_shown(tmp_path: Path) -> None:
     report = write_report(folder)
     assert report.notes == [
         "the folder has several results files, and this page shows the newest, results_all_tasks_20250102-000000.json",
-        "leg_counting, trained: rollouts.jsonl has 8 rollouts, but the results count 0",
+        "leg_counting, trained: rollouts.jsonl has 8 rollouts, but the results are based on 0",
     ]
     data = page_data(report.file)
     assert [row["model"] for row in table(data, "Tasks")] == ["base"]
@@ -164,7 +164,7 @@ def test_rollouts_alone_give_figures(tmp_path: Path) -> None:
         r for r in data["rollouts"]["records"] if r["model"] == "base" and r["problem"] == 0 and r["rollout"] == 0
     )
     assert first["correct"] is True
-    assert any("1 repeated rollout, of which the last record of each counts" in note for note in data["notes"])
+    assert any("1 repeated rollout; only the last record of each rollout is used" in note for note in data["notes"])
     assert any("no results file" in note for note in data["notes"])
 
 
@@ -172,7 +172,7 @@ def test_evaluations_on_other_questions_are_not_paired(tmp_path: Path) -> None:
     """The last one is shown, with a note."""
     evaluations = evaluated(0, [[True], [True]]), evaluated(4, [[True], [False], [True]])
     report = write_report(write_run(tmp_path / "run", evaluations))
-    assert report.notes == ["the first and the last evaluation are not compared, because their questions differ"]
+    assert report.notes == ["the first and last evaluations are not compared, because their questions differ"]
     assert {row["step"] for row in table(page_data(report.file), "Tasks")} == {"step 4"}
 
 
@@ -256,7 +256,7 @@ def test_nothing_to_report_is_one_line(tmp_path: Path, report: Run) -> None:
         ("other", "results_all_tasks_1.json is damaged: its contents do not match the current results format: format"),
         ("none", "has no rollouts"),
         (run / "train_results.json", "is not a results file from rg-env eval"),
-        (run / "rollouts.jsonl", "is part of a training run: pass its folder"),
+        (run / "rollouts.jsonl", "is part of a training run: pass the run's folder"),
     ):
         code, printed, errors = report(tmp_path / source)
         assert (code, printed, errors.count("\n")) == (2, "", 1), errors
