@@ -288,5 +288,5 @@ def test_overrides_may_follow_lists_of_names(capsys: pytest.CaptureFixture[str])
 )
 def test_no_model_or_task_is_dropped_in_silence(asked: list[str]) -> None:
     """A list and a single entry in addition: keys of a config replace each other."""
-    with pytest.raises(InputError, match=r"^--(models|tasks) and .*; set each as (models|tasks)\.NAME=\.\.\.$"):
+    with pytest.raises(InputError, match=r"^--(models|tasks) and .*; set each item as (models|tasks)\.NAME=\.\.\.$"):
         run(["eval", *asked, "--dry-run"])

@@ -80,7 +80,7 @@ def figure(theirs: float, ours: float, n: int = 100, **changes: Any) -> Publishe
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
-        ("{}", "published.p.rows = {} @ command line: is empty"),
+        ("{}", "published.p.rows = {} @ command line: must contain at least 1 item"),
         ("{maze: {accuracy: {base: 16.7}}}", "base = 16.7 @ command line: must be at most 1"),
         ("{maze: {acuracy: {base: 0.5}}}", "did you mean 'accuracy'?"),
         ("{maze: {accuracy: {bsae: 0.5}}}", "published.p.rows.maze.accuracy.bsae = 0.5 @ command line: unknown model "
