@@ -116,7 +116,8 @@ def measure(release: Release, python: Path) -> bool:
         took = seconds(python, LOAD_V0 if api == "v0" else LOAD_V1)
         good &= took <= MOST_SECONDS
         print(
-            f"{release.version:12} {api}: 1,000 rows loaded in {took:.2f} s, without Verifiers' own imports", flush=True
+            f"{release.version:12} {api}: 1,000 rows loaded in {took:.2f} s, excluding Verifiers' own imports",
+            flush=True,
         )
     if release.version == "0.3.1":
         rates = json.loads(_run(python, SCORE))

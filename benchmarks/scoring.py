@@ -376,8 +376,10 @@ def measure_workers(batch: int, rounds: int) -> bool:
     )
     print(f"{len(HOSTILE)} hostile answers: {', '.join(f'{count} {status}' for status, count in ends.items())}")
     over = sum(gap > GAP_MS / 1000 for gap, _ in busy)
-    text = f"event loop late by at most {late:.1f} ms ({over} of {len(busy)} wake-ups over {GAP_MS:g} ms; without"
-    text += f" waits for a core at most {own:.1f} ms; idle loop at most {idle_late:.1f} ms)"
+    text = (
+        f"maximum lateness of the event loop: {late:.1f} ms ({over} of {len(busy)} wake-ups over {GAP_MS:g} ms; without"
+    )
+    text += f" waits for a core: {own:.1f} ms; idle loop: {idle_late:.1f} ms)"
     return verdict(text, late <= GAP_MS, f"<= {GAP_MS:g} ms") and met
 
 
