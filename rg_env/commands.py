@@ -29,23 +29,23 @@ def run_command(main: Callable[[], Any]) -> None:
     stderr.
 
     If the reader of standard output closes the pipe (`| head`), the program exits quietly with code 141, as after
-    SIGPIPE. If a write fails (for example, because the disk is full), the program prints one line and exits with code
-    1. Keys missing from the environment (`WANDB_API_KEY`, `HF_TOKEN`) are read from `.env` in the working directory.
+    SIGPIPE. If a write fails (for example, because the disk is full), the program prints one line and exits with
+    code 1. Keys missing from the environment (such as `WANDB_API_KEY`) are read from `.env` in the working directory.
     """
     try:
         load_keys()
         prepare_process()
         try:
             code = main()
-        finally:  # this is also necessary after --help
-            sys.stdout.flush()  # a failure at interpreter exit would print a traceback and exit with 120
+        finally:  # also flush when argparse exits after --help
+            sys.stdout.flush()  # a failure at interpreter exit would print a traceback and exit with code 120
     except (Exception, KeyboardInterrupt) as error:
         if isinstance(error, OSError) and (write := _failed_write(error)):
             code, message = write
         elif from_interrupt(error):
             code, message = 130, "interrupted"
         elif isinstance(error, RGEnvError):
-            code, message = error.exit_code, f"error: {without_controls(str(error))}"  # it may quote untrusted text
+            code, message = error.exit_code, f"error: {without_controls(str(error))}"  # may quote untrusted text
             # Only one rank reports the error.
             if isinstance(error, StoppedTogether) and os.environ.get("RANK", "0") != "0":
                 message = ""
@@ -61,9 +61,9 @@ def run_command(main: Callable[[], Any]) -> None:
 def _exit_from_process_group(code: int) -> None:
     """With several processes, exit without finalizing the interpreter, because gloo's threads could abort the process.
 
-    Such a thread may still have to release a Python tensor from the last collective operation, and needs the
-    interpreter lock to do so. During finalization, Python ends threads that acquire this lock, and C++ then calls
-    `std::terminate`. Destroying the group would join the threads, but DistributedDataParallel keeps a reference to it.
+    A gloo thread may need the interpreter lock to release a Python tensor from the last collective operation. During
+    finalization, Python ends threads that acquire the interpreter lock, and C++ then calls `std::terminate`. Destroying
+    the process group would join the threads, but DistributedDataParallel keeps a reference to the group.
     """
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
@@ -96,15 +96,15 @@ def end_signals_as_ctrl_c() -> Iterator[None]:
 
 
 def _failed_write(error: OSError) -> tuple[int, str] | None:
-    """The exit code and message if `error` comes from a failed write rather than a bug, otherwise None. If standard
-    output cannot be written to, it is redirected to /dev/null because Python would retry the write at exit."""
+    """Return the exit code and message if `error` was caused by a failed write rather than a bug, otherwise None. If
+    standard output is not writable, redirect it to /dev/null, because Python would retry the write at exit."""
     poll, where = select.poll(), f" {error.filename}" if error.filename else ""
     is_closed, is_unwritable = False, False
-    with contextlib.suppress(OSError):  # sys.stdout may have been replaced with something that is not a file
+    with contextlib.suppress(OSError):  # sys.stdout may have been replaced with an object that is not a file
         poll.register(sys.stdout.fileno(), 0)
         is_closed = any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
     try:
-        sys.stdout.flush()  # fails again if writing to standard output is what failed
+        sys.stdout.flush()  # fails again if standard output caused the error
     except OSError as again:
         is_unwritable = again.errno == error.errno
         where = " to standard output"
@@ -116,7 +116,7 @@ def _failed_write(error: OSError) -> tuple[int, str] | None:
 
 
 def positive(text: str) -> int:
-    """An argparse type: an integer of at least 1."""
+    """Parse an integer of at least 1, as an argparse type."""
     if int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is less than 1")
     return int(text)
@@ -135,7 +135,7 @@ class Names(argparse.Action):
 
 
 def seed(text: str) -> int:
-    """An argparse type: a seed in the range that all libraries accept."""
+    """Parse a seed in the range that all libraries accept, as an argparse type."""
     if not 0 <= int(text) < 2**32:
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and 2^32 - 1")
     return int(text)
@@ -160,7 +160,7 @@ def load_keys() -> None:
     """
     try:
         from dotenv import dotenv_values
-    except ImportError:  # dotenv is part of the extras train and eval
+    except ImportError:  # dotenv is part of the train and eval extras
         return
     # `load_dotenv` is not used, because an empty HF_TOKEN in the environment would hide the token stored by `hf auth
     # login`.
@@ -169,16 +169,18 @@ def load_keys() -> None:
             if value:
                 os.environ.setdefault(name, value)
     except (OSError, ValueError) as error:  # the file is not readable, or is not text
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InputError(f"cannot read .env in this folder ({reason}): fix it, or run in another folder") from error
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise InputError(
+            f"cannot read .env in this folder ({reason}): fix the file, or run in another folder"
+        ) from error
 
 
 def prepare_process() -> None:
     """Set up the process before torch, transformers and verifiers are imported.
 
-    OpenMP threads spin only briefly, and library messages are silenced. If standard output is closed (`>&-`), it is
-    replaced with the null device, because Python sets it to None and any later use of it would fail. Characters outside
-    the output's encoding are printed as escapes, as on standard error.
+    Make OpenMP threads spin only briefly, and silence library messages. If standard output is closed (`>&-`), replace
+    it with the null device, because Python sets `sys.stdout` to None and any later use would fail. Print characters
+    outside the output's encoding as escapes, as on standard error.
     """
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
@@ -187,10 +189,10 @@ def prepare_process() -> None:
     # OpenMP threads spin for milliseconds by default and occupy cores that other processes need. While another
     # process was busy, a parallel matrix product took 16 ms with the default, and 0.3 ms with a short spin.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    # The levels are set on child loggers because importing verifiers resets the level of "verifiers" itself.
+    # Set the levels of child loggers, because importing verifiers resets the level of the "verifiers" logger.
     for part in ("envs", "inference", "rubrics", "trainers", "utils"):
         logging.getLogger(f"verifiers.{part}").setLevel(logging.CRITICAL)  # rg_env raises and reports errors itself
-    # This is a filter because importing DeepSpeed resets the level of its logger.
+    # Use a filter, because importing DeepSpeed resets its logger's level.
     logging.getLogger("DeepSpeed").addFilter(lambda record: record.levelno >= logging.ERROR)
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")

@@ -1,4 +1,4 @@
-"""Errors that rg_env raises. Each derives from `RGEnvError` and from a matching built-in exception.
+"""Errors that rg_env raises. Each error class derives from `RGEnvError` and from a matching built-in exception.
 
     RGEnvError
     ├── InputError          (ValueError)       invalid user input; exit code 2
@@ -18,7 +18,7 @@
     └── MissingExtraError   (ImportError)      an optional dependency is missing; shows how to install it; exit code 2
 
 A message is one line that states the problem, its location and a fix. If a config or a data file has several mistakes,
-each of them has its own line. Commands print it and exit with `exit_code`.
+each mistake has its own line. Commands print the message and exit with the error's `exit_code`.
 """
 
 import difflib
@@ -58,7 +58,7 @@ class TooFewQuestionsError(InputError):
 
 
 class ConfigError(InputError):
-    """Invalid keys or values in a config. The message has one line for each of them."""
+    """Invalid keys or values in a config. The message has one line per problem."""
 
 
 class OutputFolderError(InputError, OSError):
@@ -70,7 +70,7 @@ class RewardError(RGEnvError, RuntimeError):
 
 
 class GenerationError(RGEnvError, RuntimeError):
-    """Rows cannot be generated because one of them took too long, or a generation process died or did not start."""
+    """Rows cannot be generated because a row took too long, or a generation process died or did not start."""
 
 
 class EngineError(RGEnvError, RuntimeError):
@@ -84,7 +84,7 @@ class ServerError(RGEnvError, ConnectionError):
 
 
 class RefusedError(ServerError):
-    """The server rejected a request (HTTP 4xx). A retry would fail, too."""
+    """The server rejected a request (HTTP 4xx). Retrying the request would fail again."""
 
 
 class ExportError(RGEnvError, RuntimeError):
@@ -92,7 +92,7 @@ class ExportError(RGEnvError, RuntimeError):
 
 
 class HubError(RGEnvError, ConnectionError):
-    """An upload to the Hugging Face Hub did not finish. The same command resumes it."""
+    """An upload to the Hugging Face Hub did not finish. Running the same command again resumes the upload."""
 
 
 class TrainingError(RGEnvError, RuntimeError):
@@ -114,7 +114,8 @@ class MissingExtraError(RGEnvError, ImportError):
 
 
 def from_interrupt(error: BaseException) -> bool:
-    """Whether Ctrl-C caused `error`. Libraries that clean up after Ctrl-C may raise another error while handling it."""
+    """Whether Ctrl-C caused `error`. Libraries that clean up after Ctrl-C may raise another error while handling the
+    interrupt."""
     chain: list[BaseException | None] = [error]
     seen: set[int] = set()  # exception chains can be circular
     while chain:
@@ -128,7 +129,7 @@ def from_interrupt(error: BaseException) -> bool:
 
 
 def installed_version(package: str) -> str:
-    """Version of `package`, or "" if it is not installed."""
+    """Return the version of `package`, or "" if it is not installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -138,8 +139,8 @@ def installed_version(package: str) -> str:
 
 
 def install_command(extra: str) -> str:
-    """The shell command that adds `extra` to this installation, from the same source: a folder, wheel, Git repository
-    or index."""
+    """Return the shell command that adds `extra` to this installation from the same source: a folder, wheel, Git
+    repository or index."""
     import json
     import shlex
     from importlib.metadata import PackageNotFoundError, distribution
@@ -159,8 +160,8 @@ def install_command(extra: str) -> str:
 
 
 def repository_command(extra: str) -> str:
-    """The shell command that installs rg_env with `extra` on any machine. It uses the repository in the package's
-    metadata, because rg_env is not published on a package index."""
+    """Return the shell command that installs rg_env with `extra` on any machine. The command uses the repository in the
+    package's metadata, because rg_env is not published on a package index."""
     from importlib.metadata import PackageNotFoundError, metadata
 
     try:
@@ -172,19 +173,20 @@ def repository_command(extra: str) -> str:
 
 
 def how_to_install(extra: str) -> str:
-    """How to install a missing `extra`: with pip or, in a clone, with the setup script, which locates uv itself."""
+    """Return instructions for installing a missing `extra` with pip or, in a clone, with the setup script, which
+    locates uv."""
     script = "./setup.sh --gpu" if extra == "vllm" else "./setup.sh"
-    return f"`{install_command(extra)}`, or `{script}` in a clone"
+    return f"run `{install_command(extra)}`, or `{script}` in a clone"
 
 
 _ALMOST_THE_SAME = 0.9
 
 
 def nearest(name: object, known: Iterable[str], cutoff: float = 0.65) -> list[str]:
-    """Up to three of the `known` names that are similar to `name`, most similar first. If some are almost identical to
-    it, only those are returned.
+    """Return up to three `known` names that are similar to `name`, most similar first. If any are almost identical to
+    `name`, return only those names.
 
-    If none are similar, names that contain `name` as a word are returned, such as `batch_size` for `batch`.
+    If no name is similar, return names that contain `name` as a word, such as `batch_size` for `batch`.
     """
     known = sorted(known)
     for least in (_ALMOST_THE_SAME, cutoff):
@@ -194,12 +196,12 @@ def nearest(name: object, known: Iterable[str], cutoff: float = 0.65) -> list[st
 
 
 def not_single_turn(name: str, why: str) -> InputError:
-    """An error for an environment called `name` that the trainer cannot run."""
+    """Return an error for an environment called `name` that the trainer cannot run."""
     return InputError(f"{name} {why}, but GRPOTrainer samples only single turns; train on it with prime-rl")
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str], *, hint: str = "") -> UnknownNameError:
-    """An `UnknownNameError` that suggests the most similar `known` names.
+    """Return an `UnknownNameError` that suggests the most similar `known` names.
 
     Pass `hint` to replace the suggestion if the right name is certain.
     """
@@ -210,6 +212,10 @@ def unknown_name(kind: str, name: object, known: Iterable[str], *, hint: str = "
         elif len(known) <= 20:
             hint = f"available: {', '.join(known) or 'none'}"
         else:
-            hint = "`rg-env tasks` lists them" if kind == "task" else f"none of the {len(known)} known names is similar"
+            hint = (
+                "run `rg-env tasks` to list all tasks"
+                if kind == "task"
+                else f"none of the {len(known)} known names is similar"
+            )
     noun, of, owner = kind.partition(" of ")
     return UnknownNameError(f"unknown {noun} {name!r}{of}{owner}: {hint}")

@@ -163,8 +163,8 @@ def test_keys_come_from_dotenv(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"RG_ENV_TEST_KEY=\xff\xfe", "it is not UTF-8 text"),
-        (b"RG_ENV_TEST_KEY=a\x00b", "it is not UTF-8 text"),
+        (b"RG_ENV_TEST_KEY=\xff\xfe", "not UTF-8 text"),
+        (b"RG_ENV_TEST_KEY=a\x00b", "not UTF-8 text"),
         pytest.param(
             None, "Permission denied", marks=pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
         ),
@@ -176,7 +176,7 @@ def test_an_unreadable_env_file_is_one_line(content: bytes | None, reason: str, 
         (tmp_path / ".env").write_bytes(content)
     done = run_program("0", {}, cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr == f"error: cannot read .env in this folder ({reason}): fix it, or run in another folder\n"
+    assert done.stderr == f"error: cannot read .env in this folder ({reason}): fix the file, or run in another folder\n"
 
 
 def test_errors_are_printed_without_control_codes(capsys: pytest.CaptureFixture[str]) -> None:

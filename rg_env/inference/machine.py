@@ -23,15 +23,15 @@ class Machine:
     gpus: tuple[str, ...]
     """Usable GPUs."""
     vllm: str | None
-    """Version of the installed vLLM, or None if it is not installed."""
+    """Version of the installed vLLM, or None if vLLM is not installed."""
     programs: Path
     """Folder with the Python environment's executables."""
     misfit: str | None = None
-    """Reason the installed transformers does not work with the installed vLLM, or None if it does."""
+    """Reason the installed transformers does not work with the installed vLLM, or None if they are compatible."""
 
     @classmethod
     def here(cls) -> "Machine":
-        # The path is left unresolved because python is a symbolic link in a virtual environment.
+        # Do not resolve the path, because python is a symbolic link in a virtual environment.
         programs = Path(sys.executable).parent
         if programs.is_relative_to(Path.cwd()):
             programs = programs.relative_to(Path.cwd())
@@ -59,7 +59,7 @@ class Machine:
 
 
 def visible_gpus() -> tuple[str, ...]:
-    """GPUs named by `CUDA_VISIBLE_DEVICES`, or all GPUs in this machine if it is not set."""
+    """Return the GPUs named by `CUDA_VISIBLE_DEVICES`, or all GPUs in this machine if the variable is not set."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is None:
         return machine_gpus()
@@ -67,13 +67,13 @@ def visible_gpus() -> tuple[str, ...]:
 
 
 def machine_gpus() -> tuple[str, ...]:
-    """Indices of all GPUs in this machine, including those hidden from this process."""
+    """Return the indices of all GPUs in this machine, including those hidden from this process."""
     listed = run(["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"], deadline_s=30)
     return tuple(line.strip() for line in listed.output.splitlines() if line.strip().isdigit())
 
 
 def port_problem(port: int) -> str | None:
-    """Reason this machine cannot listen on `port`, or None if it can."""
+    """Return the reason this machine cannot listen on `port`, or None."""
     try:
         socket.create_server(("127.0.0.1", port)).close()
     except OSError as error:
@@ -86,7 +86,7 @@ def _vllm_package() -> str | None:
 
 
 def transformers_misfit() -> str | None:
-    """Reason the installed transformers violates vLLM's requirements, or None if it does not."""
+    """Return the reason the installed transformers violates vLLM's requirements, or None."""
     from packaging.requirements import Requirement
 
     package = _vllm_package()

@@ -41,16 +41,16 @@ class Policy:
 
 
 def load_policy(model: str | None = None, *, attention: Attention = "auto", dtype: Dtype = "auto") -> Policy:
-    """Load `model`: a folder, a name on the Hub, or "tiny". If it is None, load the default model for this machine and
-    print its name.
+    """Load `model`: a folder, a name on the Hub, or "tiny". If `model` is None, load the default model for this machine
+    and print the model's name.
 
     Args:
         attention: attention implementation. "auto" uses flash-attn if possible (see `flash_attention_problem`), and
             PyTorch's SDPA otherwise.
-        dtype: dtype of the weights. "auto" selects float32 so that AdamW's small updates are not rounded away (if the
-            training argument `bf16` is True, computation is still in bfloat16). With ZeRO-3 and bf16, "auto" selects
-            bfloat16 because ZeRO keeps its own float32 copies. "bfloat16" is for LoRA, where it halves the memory
-            needed for the frozen weights (PEFT keeps the adapters in float32), and for `optim="adamw_offload"`.
+        dtype: dtype of the weights. "auto" selects float32 so that AdamW's small updates are not rounded away. If the
+            training argument `bf16` is True, computation still uses bfloat16. With ZeRO-3 and bf16, "auto" selects
+            bfloat16 because ZeRO keeps its own float32 copies. "bfloat16" is for `optim="adamw_offload"` and for LoRA.
+            With LoRA, bfloat16 halves the memory needed for the frozen weights (PEFT keeps the adapters in float32).
 
     Raises:
         InputError: the model cannot be loaded, or does not work with these options.
@@ -71,7 +71,8 @@ def load_policy(model: str | None = None, *, attention: Attention = "auto", dtyp
 
 
 def with_adapters(policy: Policy, folder: str) -> Policy:
-    """Load trained adapters into the policy for further training. Raises `InputError` if they do not match it."""
+    """Load trained adapters into the policy for further training. Raises `InputError` if the adapters do not match the
+    model."""
     from peft import PeftModel
 
     try:
@@ -82,12 +83,13 @@ def with_adapters(policy: Policy, folder: str) -> Policy:
 
 
 def _options(attention: Attention, dtype: Dtype) -> dict[str, Any]:
-    """Dtype and attention options for `from_pretrained`. Raises `InputError` if they cannot work on this machine."""
+    """Return dtype and attention options for `from_pretrained`. Raises `InputError` if they cannot work on this
+    machine."""
     for name, value, choices in (("attention", attention, get_args(Attention)), ("dtype", dtype, get_args(Dtype))):
         if value not in choices:
             raise InputError(f"{name}={value!r} is invalid: use one of {', '.join(choices)}")
-    # Read from accelerate's environment variables, because transformers detects ZeRO-3 only once training arguments
-    # exist.
+    # Read accelerate's environment variables, because transformers detects ZeRO-3 only after training arguments have
+    # been created.
     half = _is_zero3() and os.environ.get("ACCELERATE_MIXED_PRECISION") == "bf16"
     weights = getattr(torch, ("bfloat16" if half else "float32") if dtype == "auto" else dtype)
     used: str = attention
@@ -104,13 +106,15 @@ def _is_zero3() -> bool:
 
 
 def flash_attention_problem(dtype: torch.dtype) -> str | None:
-    """Reason flash-attn cannot be used with weights of `dtype`, or None if it can."""
+    """Return the reason flash-attn cannot be used with weights of `dtype`, or None."""
     if dtype not in (torch.bfloat16, torch.float16):
         return f"flash-attn requires half precision, but the weights are {str(dtype).removeprefix('torch.')}"
     if not torch.cuda.is_available():
         return "this machine has no CUDA GPU"
     if (capability := torch.cuda.get_device_capability()) < (8, 0):
-        return f"flash-attn requires compute capability 8.0, but this GPU has {'.'.join(map(str, capability))}"
+        return (
+            f"flash-attn requires compute capability 8.0 or higher, but this GPU has {'.'.join(map(str, capability))}"
+        )
     try:
         importlib.import_module("flash_attn")
     except Exception as error:  # builds for another torch version can raise any exception
@@ -124,7 +128,7 @@ def _load(name: str, chosen: dict[str, Any]) -> Policy:
     sharding = _shard_while_loading() if _is_zero3() else None
     verbosity = logging.get_verbosity()
     try:
-        # Mismatched weights are reported by name below, because the error from transformers only refers to a table in
+        # Mismatched weights are reported by name below, because the error from transformers refers only to a table in
         # its log.
         logging.set_verbosity_error()
         loaded, info = AutoModelForCausalLM.from_pretrained(
@@ -141,10 +145,10 @@ def _load(name: str, chosen: dict[str, Any]) -> Policy:
 
 
 def _shard_while_loading() -> Any:
-    """Return an object that, as long as it exists, makes transformers shard models while building them. Without it,
-    each process would hold the whole model.
+    """Return an object that, as long as it exists, makes transformers shard models while building them. Without this
+    object, each process would load the entire model.
 
-    Returns None if the accelerate config does not request this (`zero3_init_flag`).
+    Return None if the accelerate config does not request sharding (`zero3_init_flag`).
     """
     if os.environ.get("ACCELERATE_DEEPSPEED_ZERO3_INIT", "false") != "true":
         return None
@@ -201,8 +205,8 @@ def _cannot_load(name: str, part: str, error: Exception, options: dict[str, Any]
 
 
 def _require_weights(name: str, model: PreTrainedModel, info: dict[str, Any]) -> None:
-    """Raise `InputError` if any layers were randomly initialized because matching weights were missing. Tied layers
-    need no weights of their own."""
+    """Raise `InputError` if any layers were randomly initialized because matching weights were missing. Tied layers do
+    not need their own weights."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     missing = set(info["missing_keys"])
     loaded = {id(parameter) for key, parameter in parameters.items() if key not in missing}
@@ -214,22 +218,21 @@ def _require_weights(name: str, model: PreTrainedModel, info: dict[str, Any]) ->
 
 
 def best_device() -> str:
-    """Default device: CUDA, Apple's GPU, or the CPU."""
+    """Return the default device: CUDA, Apple's GPU, or the CPU."""
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 TIMEOUT = timedelta(hours=12)
-"""Timeout for collective operations. All processes wait while the main one samples, grades or evaluates. Dead processes
-are detected by the launcher, not by this timeout."""
+"""Timeout for collective operations. All processes wait while the main process samples, grades or evaluates. The
+launcher, not this timeout, detects dead processes."""
 
 
 def processes(*, cpu: bool | None = None) -> PartialState:
-    """Return accelerate's process state. If `cpu` is True, the CPU is used, which is also the default if there is no
-    GPU.
+    """Return accelerate's process state. Use the CPU if `cpu` is True, or if `cpu` is None and there is no GPU.
 
-    accelerate keeps the arguments of the first call. Without `cpu`, it would treat each process of a CPU run as a
-    separate run. Therefore, no other module may create a `PartialState`.
+    accelerate keeps the arguments of the first call. Without `cpu`, accelerate would treat each process of a CPU run as
+    a separate run. Therefore, no other module may create a `PartialState`.
     """
     return PartialState(cpu=not torch.cuda.is_available() if cpu is None else cpu, timeout=TIMEOUT)

@@ -52,11 +52,12 @@ class Completion:
 
 
 class Engine(ABC):
-    """Generates completions: token ids in, token ids out. Methods that only a trainer needs do nothing by default."""
+    """Base class of engines, which generate completions from prompts, both as token ids. Methods that only a trainer
+    needs do nothing by default."""
 
     name: str
     max_context: int
-    """Maximum number of tokens in prompt plus completion."""
+    """Maximum total number of tokens in a prompt and its completion."""
     max_batch_size: int = 2048
     """Maximum number of prompts that an evaluation passes to one `generate` call. Progress is reported between calls.
     """
@@ -65,8 +66,8 @@ class Engine(ABC):
 
     @abstractmethod
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
-        """Generate one completion per prompt (token ids), in order, with the weights from the last `sync`. Called
-        on the main process only."""
+        """Generate one completion per prompt (token ids), in order, with the weights from the last `sync`. Call this on
+        the main process only."""
 
     def cancel(self) -> None:
         """Ask running calls to `generate` to return soon."""
@@ -79,24 +80,24 @@ class Engine(ABC):
 
     def check_parity(self, difference: float) -> None:
         """Raise `TrainingError` if the engine's log-probabilities differ from the trainer's by more than rounding can
-        explain. Called on the main process only.
+        explain. Call this on the main process only.
 
         Args:
             difference: mean absolute difference between the log-probabilities, for rollouts from the current weights.
         """
 
     def random_state(self) -> Any:
-        """The sampler's random state as a tensor, or None if the sampler is in another process."""
+        """Return the sampler's random state as a tensor, or None if the sampler is in another process."""
 
     def set_random_state(self, state: Any) -> None:
         """Restore a state returned by `random_state`."""
 
     def aside(self) -> AbstractContextManager[Any]:
-        """Context manager within which sampling does not advance training's random state."""
+        """Within this context, sample without advancing training's random state."""
         return nullcontext()
 
     def metrics(self) -> dict[str, float]:
-        """Metrics from the last `sync`."""
+        """Return metrics from the last `sync`."""
         return {}
 
     def close(self) -> None:
@@ -148,6 +149,6 @@ class PromptEncoder:
 
 
 def prompt_lengths(env: Environment, encoder: PromptEncoder) -> dict[str, list[int]]:
-    """Number of tokens in each prompt, by split ("training", "evaluation"). Empty splits are left out."""
+    """Return the number of tokens in each prompt, by split ("training", "evaluation"). Omit empty splits."""
     splits = (("training", env.train_rows), ("evaluation", env.eval_rows))
     return {split: [len(encoder(row["prompt"])) for row in rows] for split, rows in splits if rows}

@@ -6,15 +6,16 @@
     model = AutoModelForCausalLM.from_pretrained(POLICY_DIR, torch_dtype="float32")
     tokenizer = AutoTokenizer.from_pretrained(POLICY_DIR)
 
-It has the Llama architecture and fewer than a million parameters, and can solve three arithmetic tasks from Reasoning
-Gym (`TASKS`). It either works out an answer step by step and is nearly always correct, or guesses a number near the
-answer and is usually wrong. Before training, it mostly guesses. Training has to discover that working step by step
-earns more reward. The reward curve rises within a dozen steps, so a wrong gradient in a trainer shows up just as
-quickly.
+The policy has the Llama architecture and fewer than a million parameters, and can solve three arithmetic tasks from
+Reasoning Gym (`TASKS`). The policy either works out an answer step by step and is nearly always correct, or guesses a
+number near the answer and is usually wrong. Before training, the policy mostly guesses. Training has to discover that
+working step by step earns more reward. The reward curve rises within a dozen steps, so a wrong gradient in a trainer
+shows up just as quickly.
 
-It is meant for demonstrations and tests. It is not a general language model, because it was trained only on questions
-from the training split of these tasks, with the single system prompt `SYSTEM_PROMPT`. `README.md` in this folder has
-the recipe and the measurements, and `python tools/tiny_build.py --out DIR` rebuilds the policy from scratch.
+The policy is meant for demonstrations and tests. The policy is not a general language model, because it was trained
+only on questions from the training split of these tasks, with the single system prompt `SYSTEM_PROMPT`. `README.md` in
+this folder has the recipe and the measurements, and `python tools/tiny_build.py --out DIR` rebuilds the policy from
+scratch.
 
 This module imports neither torch nor Reasoning Gym.
 """
@@ -32,7 +33,7 @@ POLICY_DIR: Path = Path(__file__).parent / "policy"
 """Folder of the bundled policy, with weights, tokenizer, chat template and generation config."""
 
 SYSTEM_PROMPT = "Think step by step, then give the final answer as <answer>your answer here</answer>."
-"""The only system message the policy was trained with."""
+"""The only system message that the policy was trained with."""
 
 TASKS: dict[str, dict[str, Any]] = {
     "leg_counting": {"min_animals": 1, "max_animals": 3, "min_instances": 1, "max_instances": 6},
@@ -45,13 +46,13 @@ TASKS: dict[str, dict[str, Any]] = {
         "operators_weights": [0.5, 0.5, 0.0],
     },
 }
-"""The config that the policy was trained on, for each Reasoning Gym task."""
+"""Config of each Reasoning Gym task that the policy was trained on."""
 
 MAX_NEW_TOKENS = 90
 """Token limit for completions, enough for every step-by-step solution of `TASKS`."""
 
 # configs/models/tiny.yaml repeats these values for people to read and extend, because configs are not part of the
-# package. A test checks that the two are equal.
+# package. A test checks that both copies are equal.
 TRAINING: dict[str, Any] = {
     "max_steps": 25,
     "learning_rate": 1e-4,

@@ -66,7 +66,7 @@ def test_an_extra_is_installed_from_where_the_package_came_from(
         (info / "direct_url.json").write_text(json.dumps(origin))
     monkeypatch.syspath_prepend(tmp_path)
     assert errors.install_command("train") == command
-    assert errors.how_to_install("train") == f"`{command}`, or `./setup.sh` in a clone"
+    assert errors.how_to_install("train") == f"run `{command}`, or `./setup.sh` in a clone"
 
 
 def test_a_missing_extra_is_an_error_without_a_chain() -> None:

@@ -51,7 +51,7 @@ def test_no_server_is_one_clear_error() -> None:
 
 def test_an_unhealthy_server_is_not_awaited_beyond_the_timeout(serve: Any) -> None:
     """It listens, but responds with an error."""
-    with pytest.raises(ServerError, match="answers /health with 500"):
+    with pytest.raises(ServerError, match="/health returns status 500"):
         serve(health=(500, {})).wait(timeout_s=0.1)
 
 
@@ -118,7 +118,7 @@ def test_an_endless_body_is_not_read() -> None:
     threading.Timer(5, over.set).start()
     with speaking(endless) as server:
         start = time.monotonic()
-        assert server.health_problem(timeout_s=2) == "it answers /health with 500"
+        assert server.health_problem(timeout_s=2) == "/health returns status 500"
         assert time.monotonic() - start < 3
         over.set()
 

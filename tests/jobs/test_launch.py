@@ -190,7 +190,7 @@ def test_heads_of_a_model_that_is_not_here_are_not_checked(model: str) -> None:
 @pytest.mark.parametrize(
     ("machine", "words"),
     [
-        (replace(ONE, vllm=None), "vLLM is not installed: `pip install "),
+        (replace(ONE, vllm=None), "vLLM is not installed: run `pip install "),
         (replace(CPU, vllm="0.32.0"), "no GPU is visible"),
         (CPU, "bin/rg-env is not installed"),
         (replace(ONE, vllm="0.11.0"), "vLLM 0.11.0 is too old"),

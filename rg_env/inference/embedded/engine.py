@@ -1,17 +1,18 @@
-"""The embedded engine generates completions in-process with a transformers model, which is the trainer's own during
-training.
+"""The embedded engine generates completions in-process with a transformers model. During training, this is the
+trainer's model.
 
     engine = EmbeddedEngine(model, tokenizer, seed=0)
     completions = engine.generate(prompts, Sampling(temperature=1.0, max_tokens=256))    # token ids in, token ids out
 
-Weights are shared with the trainer, so they do not need to be synchronized. All prompts in a call form one batch. Each
-distinct prompt is prefilled once for all of its completions, and finished sequences leave the batch. The engine runs on
-any torch device (CPU, CUDA, Apple MPS) and does not need vLLM. It is not designed to serve many users, because it has
-no paging, continuous batching or sharding across devices.
+Weights are shared with the trainer, so they do not need to be synchronized. The prompts in a call form one batch, or
+several if there are more than `max_batch_size`. Each distinct prompt is prefilled once for all of its completions, and
+finished sequences leave the batch. The engine runs on any torch device (CPU, CUDA, Apple MPS) and does not need vLLM.
+The engine is not designed to serve many users, because it has no paging, continuous batching or sharding across
+devices.
 
 Log-probabilities are those of the distribution that tokens are sampled from (after penalties, temperature and
-truncation), as with vLLM's `logprobs_mode="processed_logprobs"`. With greedy sampling, they are computed at
-temperature 1.
+truncation), as with vLLM's `logprobs_mode="processed_logprobs"`. With greedy sampling, log-probabilities are computed
+at temperature 1.
 """
 
 import threading
@@ -56,7 +57,8 @@ class EmbeddedEngine(Engine):
         model: a transformers causal language model, on one device. PEFT-wrapped models are supported.
         tokenizer: the model's tokenizer, with a chat template.
         model_name: model name required in HTTP requests. By default, the model's own name.
-        max_context: maximum number of tokens in prompt plus completion. By default, the model's position limit.
+        max_context: maximum total number of tokens in a prompt and its completion. By default, the model's position
+            limit.
         max_batch_size: maximum number of sequences decoded concurrently. Larger batches are split.
         seed: sampling seed. None uses torch's global generator.
 
@@ -89,8 +91,8 @@ class EmbeddedEngine(Engine):
         self._cancelled = threading.Event()
 
     def cancel(self) -> None:
-        """Make running calls to `generate` raise `EngineError` at the next token. Until `resume` is called, new calls
-        raise it as well."""
+        """Make running calls to `generate` raise `EngineError` at the next token. New calls also raise this error until
+        `resume` is called."""
         self._cancelled.set()
 
     def resume(self) -> None:
@@ -123,7 +125,7 @@ class EmbeddedEngine(Engine):
     def score(self, tokens: Sequence[int], top: int = 0) -> list[tuple[float, dict[int, float]]]:
         """Score `tokens` without temperature or penalties.
 
-        For each token after the first, returns its log-probability (natural log) and the log-probabilities of the `top`
+        For each token after the first, return its log-probability (natural log) and the log-probabilities of the `top`
         most likely tokens at its position.
 
         Raises:
@@ -153,7 +155,7 @@ class EmbeddedEngine(Engine):
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        # The next generator is created from the seed so that every caller gets the same random numbers.
+        # A new generator is created from the seed on first use, so that every caller draws the same random numbers.
         of_training, self._generator = self._generator, None
         try:
             yield
@@ -162,11 +164,11 @@ class EmbeddedEngine(Engine):
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        """Context manager that disables dropout and gradients, and holds a lock. Errors are raised as `EngineError`."""
+        """Within this context, hold a lock and disable dropout and gradients. Re-raise errors as `EngineError`."""
         with self._one_at_a_time:
             training, threads = self.model.training, torch.get_num_threads()
             self.model.eval()
-            # On a CPU, a small model's decode step is too little work for several threads.
+            # On a CPU, a small model's decode step is too little work to benefit from several threads.
             if self.model.device.type == "cpu" and self.config.hidden_size < _SHARED_FROM_HIDDEN:
                 torch.set_num_threads(1)
             try:
@@ -196,7 +198,7 @@ class EmbeddedEngine(Engine):
 
         with decoding_attention(self.config) as fast:
             logits = self._forward(ids, valid, valid.cumsum(1) - 1, cache, fast)
-            cache.select(rows)  # repeats the shared prompts for each completion
+            cache.select(rows)  # repeats each shared prompt for its completions
             logits, valid = logits[rows], valid[rows]
             position = valid.sum(1)
             valid = torch.cat([valid, valid.new_ones(len(jobs), longest)], dim=1)
@@ -248,11 +250,12 @@ class EmbeddedEngine(Engine):
     ) -> torch.Tensor:
         """Compute logits `(B, V)` for the position after `ids (B, L)`. `valid (B, total) bool` is False for padding."""
         mask = valid
-        if fast:  # transformers uses a 4-D mask as is; building its own would take a millisecond per step
+        if fast:  # transformers uses a 4-D mask as is; building its own mask would take a millisecond per step
             mask = valid[:, None, None, :]
             if ids.shape[1] > 1:
                 causal = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device)
-                # Let padding attend to itself. A row that attends to nothing yields NaN, which would spread.
+                # Let padding attend to itself. A row that attends to no position yields NaN, which would spread to
+                # other positions.
                 mask = (mask & causal.tril()) | causal.tril().triu()
         output = self.model(
             input_ids=ids,
@@ -266,7 +269,7 @@ class EmbeddedEngine(Engine):
 
 
 def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """End-of-sequence tokens from the tokenizer and the generation config (Llama 3 has three)."""
+    """Return the end-of-sequence tokens from the tokenizer and the generation config (Llama 3 has three)."""
     configured = getattr(model.generation_config, "eos_token_id", None)
     ends = set(configured) if isinstance(configured, list | tuple) else {configured}
     return frozenset(int(token) for token in ends | {tokenizer.eos_token_id} if token is not None)
@@ -293,7 +296,7 @@ class Sampler:
         self.rows = {
             name: torch.tensor([getattr(each, name) for each in settings], device=device).unsqueeze(1) for name in names
         }
-        """Settings `(B, 1)` used by any row, and token counts `(B, V)` for penalties."""
+        """Sampling settings `(B, 1)` used by any row, and token counts `(B, V)` for penalties."""
         if _PENALTIES[0] in self.rows:
             self.rows["counts"] = torch.zeros(len(settings), vocab_size, dtype=torch.int32, device=device)
             self.rows["in_prompt"] = torch.zeros(len(settings), vocab_size, dtype=torch.bool, device=device)
@@ -330,8 +333,8 @@ class Sampler:
             return logits
         repetition, presence, frequency = (self.rows[name] for name in _PENALTIES)
         counts = self.rows["counts"]
-        # The repetition penalty considers prompt and completion (Keskar et al., 2019). The other two consider only the
-        # completion (OpenAI).
+        # The repetition penalty considers prompt and completion (Keskar et al., 2019). The presence and frequency
+        # penalties consider only the completion (OpenAI).
         repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
         logits = torch.where((counts > 0) | self.rows["in_prompt"], repeated, logits)
         return logits - presence * (counts > 0) - frequency * counts
@@ -347,7 +350,7 @@ class Sampler:
         ordered, order = logits.sort(dim=-1, descending=True)
         drop = (torch.arange(ordered.shape[1], device=logits.device) >= top_k) & (top_k > 0)
         probs = ordered.masked_fill(drop, -torch.inf).softmax(dim=-1)
-        drop |= (probs.cumsum(dim=-1) - probs >= top_p) & (top_p < 1)  # the token that crosses the threshold is kept
+        drop |= (probs.cumsum(dim=-1) - probs >= top_p) & (top_p < 1)  # keep the token that crosses the threshold
         probs = ordered.masked_fill(drop, -torch.inf).softmax(dim=-1)
         drop |= probs < min_p * probs[:, :1]
         drop[:, 0] = False

@@ -1,8 +1,8 @@
 """A key-value cache that grows in place, and decoding attention that does not copy shared key-value heads.
 
-transformers' `DynamicCache` copies the whole cache for every token, and its SDPA attention copies keys and values again
-to give each query head its own (`repeat_kv`). For small models on a CPU, these copies dominate the cost of a
-decode step.
+transformers' `DynamicCache` copies the whole cache for every token, and SDPA attention in transformers copies keys and
+values again, once per query head (`repeat_kv`). For small models on a CPU, these copies dominate the cost of a decode
+step.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ _GROUPED = "rg_env_grouped_sdpa"
 
 
 class GrowingLayer(DynamicLayer):
-    """One layer's keys and values, `(B, kv_heads, capacity, head_dim)`, of which the first `length` positions are in
+    """One layer's keys and values, `(B, kv_heads, capacity, head_dim)`. Only the first `length` positions are in
     use."""
 
     def __init__(self, capacity: int):
@@ -63,7 +63,7 @@ class GrowingLayer(DynamicLayer):
 
 
 class GrowingCache(Cache):
-    """A cache with one `GrowingLayer` per model layer. Sliding windows, if any, are applied by the attention mask."""
+    """A cache with one `GrowingLayer` per model layer. The attention mask applies sliding windows, if any."""
 
     def __init__(self, config: PretrainedConfig, capacity: int):
         super().__init__(layers=[GrowingLayer(capacity) for _ in range(config.num_hidden_layers)])
@@ -76,7 +76,7 @@ class GrowingCache(Cache):
 def _grouped_sdpa(
     module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, **options: Any
 ) -> tuple[torch.Tensor, None]:
-    """SDPA that, while decoding, treats the query heads that share a key-value head as several queries to that head."""
+    """Run SDPA. While decoding, treat the query heads that share a key-value head as several queries to that head."""
     batch, heads, length, dim = query.shape
     kv_heads = key.shape[1]
     if length != 1 or heads == kv_heads:
@@ -103,8 +103,8 @@ def attends_everything(config: PretrainedConfig) -> bool:
 
 @contextmanager
 def decoding_attention(config: PretrainedConfig) -> Iterator[bool]:
-    """Context manager that decodes with grouped attention if that is exact for the model. Yields whether 4-D masks may
-    be passed to the model."""
+    """Within this context, decode with grouped attention if the result is exact for the model. Yield whether the model
+    accepts 4-D masks."""
     before = config._attn_implementation
     fast = before == "sdpa" and attends_everything(config)
     try:

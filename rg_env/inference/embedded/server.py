@@ -42,7 +42,7 @@ _WINDOW_S = 0.005  # a client's concurrent requests arrive within a few millisec
 _CHARACTERS_PER_TOKEN = 128  # an upper bound, even for runs of spaces
 
 Prepare = Callable[[list[dict[str, str]]], list[dict[str, str]]]
-"""Function that maps a chat request's messages to those passed to the model."""
+"""Function that maps a chat request's messages to the messages passed to the model."""
 
 
 class BadRequest(RGEnvError, ValueError):
@@ -56,7 +56,7 @@ class BadRequest(RGEnvError, ValueError):
 
 
 def _error(error: BaseException) -> dict[str, Any]:
-    """An error response in OpenAI's format."""
+    """Return an error response in OpenAI's format."""
     status, param = (error.status, error.param) if isinstance(error, BadRequest) else (500, None)
     kind = {400: "BadRequestError", 404: "NotFoundError"}.get(status, "InternalServerError")
     return {"error": {"message": str(error), "type": kind, "param": param, "code": status}}
@@ -79,10 +79,10 @@ class Choice:
         self.text = ""
         self.finish_reason: Literal["stop", "length"] | None = None
         self.scores: Sequence[tuple[float, dict[int, float]]] = ()
-        """Result of `EmbeddedEngine.score` for prompt and completion. Empty if it was not requested."""
+        """Result of `EmbeddedEngine.score` for prompt and completion. Empty if scores were not requested."""
         self._room, self._ends = room, ends
         self._longest_stop = max(map(len, request.stops), default=0)
-        self._decoded = (0, 0)  # index of the token where decoding starts, and of the one where `text` ends
+        self._decoded = (0, 0)  # indices of the tokens where decoding starts and where `text` ends
         self._taken = (0, 0)  # numbers of characters and tokens already returned by `take`
 
     def put(self, token: int, logprob: float) -> bool:
@@ -100,7 +100,7 @@ class Choice:
 
     def _decode(self, ids: list[int], last: bool) -> None:
         # A token's text depends on its neighbors, and a character may span several tokens. Therefore, as in vLLM, the
-        # text of new tokens is what they add to the text of earlier ones.
+        # text of new tokens is the difference between the texts decoded with and without these tokens.
         start, end = self._decoded
         known, text = self.decode(ids[start:end]), self.decode(ids[start:])
         if last or not text.endswith("\N{REPLACEMENT CHARACTER}"):
@@ -123,11 +123,11 @@ class Choice:
 
 
 class Request(BaseModel, ABC):
-    """Fields common to both kinds of requests. The bounds are those of vLLM's SamplingParams."""
+    """Fields shared by chat and completion requests. The bounds match those of vLLM's `SamplingParams`."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
     kinds: ClassVar[tuple[str, str, str]]
-    """Object type of complete responses, object type of streamed chunks, and prefix of their ids."""
+    """Object type of complete responses, object type of streamed chunks, and prefix of response ids."""
 
     model: str = ""
     n: int = Field(1, ge=1, le=1024)
@@ -141,7 +141,7 @@ class Request(BaseModel, ABC):
     frequency_penalty: float = Field(0.0, ge=-2, le=2)
     seed: int | None = Field(None, ge=-(2**62), le=2**62)
     stop: str | list[str] = []
-    """Stop strings. As in vLLM, none may be empty."""
+    """Stop strings. As in vLLM, stop strings must not be empty."""
     stream: bool = False
     stream_options: dict[Literal["include_usage", "include_obfuscation"], bool | None] = {}
     skip_special_tokens: bool = True
@@ -197,12 +197,12 @@ class Request(BaseModel, ABC):
         return Sampling(**{name: getattr(self, name) for name in names}, max_tokens=self.limit)
 
     def head(self, *, chunk: bool = False) -> dict[str, Any]:
-        """Fields common to complete responses and streamed chunks."""
+        """Return the fields shared by complete responses and streamed chunks."""
         number = f"{self.kinds[2]}-{uuid.uuid4().hex}"
         return {"id": number, "object": self.kinds[chunk], "created": int(time.time()), "model": self.model}
 
     def response(self, choices: Sequence[Choice]) -> dict[str, Any]:
-        """The complete response."""
+        """Build the complete response."""
         return {**self.head(), "choices": [self.entry(each) for each in choices], "usage": self.usage(choices)}
 
     def usage(self, choices: Sequence[Choice]) -> dict[str, int]:
@@ -252,7 +252,7 @@ class ChatRequest(Request):
 
     @property
     def chat(self) -> list[dict[str, str]]:
-        """The messages, with multi-part text joined."""
+        """Messages with multi-part text joined."""
 
         def text(content: str | list[_TextPart]) -> str:
             return content if isinstance(content, str) else "".join(part.text for part in content)
@@ -311,7 +311,7 @@ class CompletionRequest(Request):
     def _logprobs(self, choice: Choice) -> dict[str, list[Any]]:
         tokens = choice.prompt + choice.ids
         texts = {token: choice.tokenizer.decode([token]) for token in tokens}
-        # If several tokens have the same text, the most likely one is kept.
+        # If several tokens have the same text, keep the most likely token.
         likeliest = [
             {choice.tokenizer.decode([token]): logprob for token, logprob in reversed(best.items())}
             for _, best in choice.scores
@@ -382,7 +382,7 @@ class Api:
                 for each in choices:
                     each.scores = await self.batcher.score(each.prompt + each.ids, request.logprobs)
             return JSONResponse(request.response(choices))
-        except ClientDisconnect:  # the client is gone, but a response must be returned
+        except ClientDisconnect:  # the client has disconnected, but a response must be returned
             return Response(status_code=400)
         except RGEnvError as error:
             return JSONResponse(_error(error), status_code=error.status if isinstance(error, BadRequest) else 500)
@@ -396,7 +396,7 @@ class Api:
         return JSONResponse({"status": "ok"})
 
     def _prompts(self, request: ChatRequest | CompletionRequest) -> list[list[int]]:
-        """Token ids of the prompts. Raises `BadRequest` for invalid prompts."""
+        """Return the token ids of the prompts. Raises `BadRequest` for invalid prompts."""
         if isinstance(request, ChatRequest):
             messages = request.chat
             self._check_length(sum(len(each["content"]) for each in messages))
@@ -408,7 +408,9 @@ class Api:
         self._check_length(max(map(len, request.prompts)))
         prompts = [self.encoder.encode(each) if isinstance(each, str) else each for each in request.prompts]
         if any(not ids or min(ids) < 0 or max(ids) >= self.engine.config.vocab_size for ids in prompts):
-            raise BadRequest("prompt: must have at least one token, and only tokens in the vocabulary", param="prompt")
+            raise BadRequest(
+                "a prompt must have at least one token, and all tokens must be in the vocabulary", param="prompt"
+            )
         return prompts
 
     def _check_length(self, characters: int) -> None:
@@ -434,7 +436,7 @@ class Api:
                 raise self._too_long(counted(len(prompt), "token"))
             if (request.limit or 0) > room:
                 raise BadRequest(
-                    f"max_tokens={request.limit} is too large, because the prompt has {counted(len(prompt), 'token')}, "
+                    f"max_tokens={request.limit} is too large because the prompt has {counted(len(prompt), 'token')} "
                     f"and the context length is {engine.max_context}",
                     param="max_tokens",
                 )
@@ -469,7 +471,7 @@ class Api:
 
 
 def _job(request: Request, choice: Choice, send: Callable[[Choice], bool] = lambda _: True) -> Job:
-    """Make the job for `choice`. `send` is called after each token and returns False to end the completion."""
+    """Create the job for `choice`. `send` is called after each token and returns False to end the completion."""
 
     def watch(token: int, logprob: float) -> bool:
         stops = choice.put(token, logprob)
@@ -484,7 +486,7 @@ def _event(body: dict[str, Any]) -> str:
 
 
 async def _body(request: HTTPRequest) -> object:
-    """Read the JSON body, up to the size limit."""
+    """Read the JSON body. Raises `BadRequest` if the body is invalid or too large."""
     data = b""
     async for chunk in request.stream():
         data += chunk
@@ -492,21 +494,21 @@ async def _body(request: HTTPRequest) -> object:
             raise BadRequest(f"the body is larger than {MAX_BODY_BYTES} bytes")
     try:
         body = json.loads(data)
-        # JSON can contain escaped surrogates, which tokenizers cannot read.
+        # JSON can contain escaped surrogates, which tokenizers cannot encode.
         json.dumps(body, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         half = error.object[error.start]
         raise BadRequest(f"the body contains text that is not valid Unicode: unpaired surrogate {half!r}") from error
-    except (ValueError, RecursionError) as error:  # RecursionError for deeply nested brackets
+    except (ValueError, RecursionError) as error:  # deeply nested brackets raise RecursionError
         raise BadRequest(f"the body {json_problem(error)}") from error
     return body
 
 
 def make_app(engine: EmbeddedEngine, prepare: Prepare = list) -> Starlette:
-    """Make the app with `POST /v1/chat/completions` and `/v1/completions`, `GET /v1/models` and `/health`.
+    """Create the app with `POST /v1/chat/completions` and `/v1/completions`, `GET /v1/models` and `/health`.
 
     Args:
-        prepare: applied to the messages of each chat request before generation.
+        prepare: function applied to the messages of each chat request before generation.
     """
     api = Api(engine, prepare)
     return Starlette(
@@ -548,7 +550,7 @@ def bind(port: int) -> socket.socket:
 
 
 def serve(engine: EmbeddedEngine, listener: socket.socket, prepare: Prepare = list) -> None:
-    """Serve until interrupted."""
+    """Serve requests until interrupted."""
     config = uvicorn.Config(make_app(engine, prepare), log_level="warning", timeout_graceful_shutdown=2)
     try:
         uvicorn.Server(config).run(sockets=[listener])

@@ -19,7 +19,7 @@ class SharedMemoryInitInfo(WeightTransferInitInfo):
     """Request body for `/init_weight_transfer_engine`."""
 
     path: str
-    """File created by the trainer. It can be unlinked once it is mapped."""
+    """File created by the trainer. The file can be unlinked once it is mapped."""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class SharedMemoryUpdateInfo(WeightTransferUpdateInfo):
 
 
 class SharedMemoryEngine(WeightTransferEngine[SharedMemoryInitInfo, SharedMemoryUpdateInfo]):
-    """Worker side of the transfer."""
+    """Worker side of the weight transfer."""
 
     init_info_cls = SharedMemoryInitInfo
     update_info_cls = SharedMemoryUpdateInfo
@@ -68,8 +68,8 @@ class SharedMemoryEngine(WeightTransferEngine[SharedMemoryInitInfo, SharedMemory
         self._copy_pending()
 
     def _copy_pending(self) -> None:
-        """Copy the tensors that vLLM keeps until the rest of their layer arrives. The shared memory is overwritten
-        before then."""
+        """Copy the tensors that vLLM keeps until the rest of their layer arrives, because the trainer overwrites the
+        shared memory earlier."""
         from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
         assert self._memory is not None

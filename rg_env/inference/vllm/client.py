@@ -20,25 +20,25 @@ from rg_env.inference.vllm.plugin import BACKEND
 from rg_env.tiny import POLICY_DIR
 
 PROGRAM = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")
-"""vLLM's server module. The command `vllm` fails if vLLM was installed under another distribution name, as its CPU
-builds are."""
+"""vLLM's server module. The command `vllm` fails if vLLM was installed under another distribution name, as CPU builds
+are."""
 T = TypeVar("T")
 
 REQUEST_S = 120.0
 """Timeout for requests, in seconds. The first request to a new server on a CPU can take 40 s."""
 POLL_S = 0.5
-NOT_LISTENING = "nothing is listening there"
-BREAKS_OFF = "it does not speak HTTP, or it drops the connection"
+NOT_LISTENING = "no process is listening there"
+BREAKS_OFF = "the service does not speak HTTP, or it drops the connection"
 _DIRECT: Any = {"trust_env": False, "verify": False}
 """httpx options. A server in this cluster is not behind the environment's proxy, and without TLS, no certificates
 need to be loaded."""
 
 
 def serve_command(model: str, *, port: int = 8000, extra: Sequence[str] = (), **options: str | int | None) -> list[str]:
-    """Command that starts a server able to receive weights from a trainer.
+    """Return the command that starts a server able to receive weights from a trainer.
 
     Args:
-        options: vLLM's options, such as `max_model_len`. None omits an option.
+        options: vLLM's options, such as `max_model_len`. Options that are None are omitted.
         extra: arguments to append.
     """
     given = [(f"--{name.replace('_', '-')}", str(value)) for name, value in options.items() if value is not None]
@@ -47,12 +47,12 @@ def serve_command(model: str, *, port: int = 8000, extra: Sequence[str] = (), **
 
 
 def vllm_command(model: str, options: Sequence[str], gpus: int) -> tuple[dict[str, str], list[str]]:
-    """Environment and arguments that `rg-env vllm` uses to start vLLM on a machine with `gpus` GPUs.
+    """Return the environment and arguments that `rg-env vllm` uses to start vLLM on a machine with `gpus` GPUs.
 
     `--logprobs-mode processed_logprobs` makes the server report the log-probabilities of the distribution that it
     samples from. `--generation-config vllm` keeps the model's generation config from changing that distribution.
     Weights are sent with NCCL if there are several GPUs, and through shared memory otherwise. `options` come last and
-    override the rest.
+    override the other arguments.
     """
     model = str(POLICY_DIR) if model == "tiny" else model
     arguments = [*PROGRAM, "--model", model, "--host", "127.0.0.1"]
@@ -97,35 +97,35 @@ class VllmServer:
                 return
             if time.monotonic() >= deadline or not still_wanted():
                 raise ServerError(
-                    f"no vLLM server at {self} within {timeout_s:g} s ({problem}): start it with "
+                    f"no vLLM server at {self} within {timeout_s:g} s ({problem}): start a server with "
                     f"`{start_hint(port=self.port)}`, or train with the embedded engine"
                 )
             time.sleep(min(POLL_S, max(0.05, deadline - time.monotonic())))
 
     def health_problem(self, timeout_s: float) -> str | None:
-        """Reason the server is not healthy, or None if it is."""
-        import httpx  # imported here, because the embedded engine does not need an HTTP client
+        """Return the reason the server is not healthy, or None."""
+        import httpx  # imported here because the embedded engine does not need an HTTP client
 
         try:
-            # The response is streamed to avoid reading an endless body if another program answers.
+            # Stream the response to avoid reading an endless body if another program answers.
             with httpx.stream("GET", f"http://{self}/health", timeout=timeout_s, **_DIRECT) as response:
                 status = response.status_code
         except httpx.TimeoutException:
-            return f"it does not answer /health within {timeout_s:g} s"
+            return f"/health did not respond within {timeout_s:g} s"
         except httpx.ConnectError:
             return NOT_LISTENING
         except (httpx.NetworkError, httpx.RemoteProtocolError):
             return BREAKS_OFF
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # httpx raises ValueError for an invalid host
             return reason_of(error)
-        return None if status == 200 else f"it answers /health with {status}"
+        return None if status == 200 else f"/health returns status {status}"
 
     def info(self) -> ServerInfo:
         """Query the server properties that a trainer needs.
 
         Raises:
-            ServerError: the server is not vLLM, or does not accept weights. The message gives the command that starts a
-                suitable server.
+            ServerError: the server is not vLLM, or does not accept weights. The message contains the command that
+                starts a suitable server.
         """
         start = start_hint(port=self.port)
 
@@ -135,7 +135,7 @@ class VllmServer:
                 raise KeyError
             return str(model["id"]), int(model["max_model_len"])
 
-        name, length = self._ask("/v1/models", f"is not a vLLM server: use one started with `{start}`", served)
+        name, length = self._ask("/v1/models", f"is not a vLLM server: use a server started with `{start}`", served)
         takes_none = f"does not accept weights: start it with `{start}`"
         workers = self._ask("/get_world_size", takes_none, lambda answer: int(answer["world_size"]))
         version = self._ask("/version", "is not a vLLM server", lambda answer: str(answer["version"]))
@@ -147,30 +147,30 @@ class VllmServer:
         """Raise `ServerError` unless the server reports log-probabilities of the distribution that it samples from.
 
         Call this after setting up weight transfer, which first finishes any update that a killed trainer left
-        incomplete. Until then, the server's model may be unusable.
+        incomplete. Before that setup, the server's model may be unusable.
         """
-        # With top_k=1, the log-probability is 0 in the sampled distribution, but not in the model's own.
+        # With top_k=1, the log-probability is 0 in the sampled distribution, but not in the model's own distribution.
         (probe,) = self.complete(model, [[1]], Sampling(top_k=1, max_tokens=1), REQUEST_S)
         if probe.logprobs[0] != 0:
             raise ServerError(
-                f"the server at {self} does not report log-probabilities of the distribution it samples from: start it "
-                f"with `{start_hint(port=self.port)}`, or with `--logprobs-mode processed_logprobs`"
+                f"the server at {self} does not report log-probabilities of the distribution that it samples from: "
+                f"start it with `{start_hint(port=self.port)}`, or with `--logprobs-mode processed_logprobs`"
             )
 
     def address_here(self) -> str:
-        """This machine's address as seen from the server. No packet is sent."""
+        """Return this machine's address as seen from the server, without sending a packet."""
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
             probe.connect((self.host, 9))
             return str(probe.getsockname()[0])
         return "127.0.0.1"
 
     def tokenize(self, model: str, messages: list[dict[str, Any]]) -> list[int]:
-        """Token ids of the prompt that the server renders from chat `messages`."""
+        """Return the token ids of the prompt that the server renders from chat `messages`."""
         body = {"model": model, "messages": messages, "add_generation_prompt": True}
         return self._ask("/tokenize", "cannot tokenize", lambda answer: list(map(int, answer["tokens"])), body)
 
     def logprobs(self, model: str, ids: Sequence[int]) -> list[float]:
-        """Log-probabilities (L - 1,) of `ids[1:]`, each given the preceding ids."""
+        """Return log-probabilities (L - 1,) of `ids[1:]`, each given the preceding ids."""
 
         def read(answer: dict[str, Any]) -> list[float]:
             rows = answer["choices"][0]["prompt_logprobs"][1:]
@@ -208,7 +208,7 @@ class VllmServer:
         return self._ask("/v1/completions", "returns no completions", read, body, timeout_s)
 
     def post(self, path: str, body: dict[str, Any] | None = None, timeout_s: float = REQUEST_S) -> dict[str, Any]:
-        """POST to an endpoint of vLLM's development mode."""
+        """Send a POST request to an endpoint of vLLM's development mode."""
         return self._ask(path, f"does not accept {path}", dict, body or {}, timeout_s)
 
     def _ask(
@@ -219,7 +219,7 @@ class VllmServer:
         body: Any = None,
         timeout_s: float = REQUEST_S,
     ) -> T:
-        """Send a GET request, or a POST request if `body` is given. Passes the JSON response to `read` and returns the
+        """Send a GET request, or a POST request if `body` is given. Pass the JSON response to `read` and return the
         result.
 
         Raises:
@@ -234,7 +234,7 @@ class VllmServer:
         except httpx.TimeoutException as error:
             raise ServerError(f"the server at {self} did not answer {path} within {timeout_s:g} s") from error
         except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
-            raise ServerError(f"the server at {self} is gone: nothing answers {path}") from error
+            raise ServerError(f"the server at {self} is gone: no response from {path}") from error
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # an invalid host raises ValueError
             raise ServerError(f"the service at {self} {complaint}: {error}") from error
         if not response.is_success:
@@ -249,7 +249,7 @@ class VllmServer:
 
 
 def _reason(response: Any) -> str:
-    """HTTP status of a response, with its error message if there is one."""
+    """Return the HTTP status of a response, with its error message if there is one."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
         text = str(response.json()["error"]["message"])
         found = re.search(r"failed with error '(.*)', please check", text, re.DOTALL)
@@ -258,5 +258,5 @@ def _reason(response: Any) -> str:
 
 
 def start_hint(model: str = "MODEL", port: int = 8000) -> str:
-    """One-line command that starts a server."""
+    """Return a one-line command that starts a server."""
     return shlex.join([entered("rg-env"), *serve_command(model, port=port)[1:]])

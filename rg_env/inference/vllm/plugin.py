@@ -8,7 +8,7 @@ BACKEND = "rg_env_shm"
 
 
 def register() -> None:
-    """Register the backend. vLLM calls this more than once in some processes."""
+    """Register the backend. vLLM calls this function more than once in some processes."""
     try:
         from vllm.distributed.weight_transfer import WeightTransferEngineFactory
     except ImportError:  # this vLLM is older than 0.32

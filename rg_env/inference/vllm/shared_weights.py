@@ -1,6 +1,6 @@
 """Layout and backing file for tensors in memory shared by two processes on one machine.
 
-The file is in `/dev/shm` and is unlinked as soon as both sides have mapped it, so it never outlives the processes.
+The file is in `/dev/shm` and is unlinked as soon as both processes have mapped it, so it never outlives the processes.
 """
 
 import json
@@ -42,13 +42,13 @@ class Entry:
 
 
 def entry(name: str, tensor: torch.Tensor, widest: torch.dtype) -> Entry:
-    """Make the entry for a tensor. Floating-point values wider than `widest` are rounded to it."""
+    """Make the entry for a tensor. Floating-point values wider than `widest` are rounded to `widest`."""
     narrow = tensor.is_floating_point() and tensor.dtype.itemsize > widest.itemsize
     return Entry(name, str(widest if narrow else tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
 
 
 def pack(tensors: Sequence[tuple[str, torch.Tensor]], flat: torch.Tensor, widest: torch.dtype) -> list[Entry]:
-    """Copy named tensors consecutively into `flat` (uint8). Raises `ValueError` if they do not fit."""
+    """Copy named tensors consecutively into `flat` (uint8). Raises `ValueError` if the tensors do not fit."""
     entries = [entry(name, tensor, widest) for name, tensor in tensors]
     for (_, place), (_, tensor) in zip(unpack(entries, flat), tensors, strict=True):
         place.copy_(tensor)
@@ -94,13 +94,13 @@ def mapped(path: str | Path) -> torch.Tensor:
 
 
 def write_header(memory: torch.Tensor, values: dict[str, Any]) -> None:
-    """Write `values` to the header, for the other side to read."""
+    """Write `values` to the header, for the other process to read."""
     text = json.dumps(values).encode()[:HEADER].ljust(HEADER)
     memory[:HEADER] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
 
 def read_header(memory: torch.Tensor) -> dict[str, Any]:
-    """Read the values written by the other side. Raises `ValueError` if nothing has been written yet."""
+    """Read the values written by the other process. Raises `ValueError` if the header is empty."""
     values: dict[str, Any] = json.loads(bytes(memory[:HEADER].tolist()).strip(b" \0"))
     return values
 
