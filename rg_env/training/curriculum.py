@@ -178,8 +178,8 @@ class Curriculum:
             first, *others = self._options[name].values()
             if others and all(each == first for each in others):
                 raise InputError(
-                    f"curriculum: the config of {name!r} already sets all options that its levels change; remove them "
-                    "from the config"
+                    f"curriculum: the config of {name!r} already sets all options that the task's levels change; "
+                    "remove these options from the config"
                 )
         self._pools: dict[tuple[str, int], QuestionPool] = {}
         self.start()

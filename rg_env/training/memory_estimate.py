@@ -102,7 +102,8 @@ def estimate(
         reference: whether there is a second model for the KL term (`beta` above 0).
         adapter_parameters: number of trained parameters with LoRA (the weights are then frozen), or 0 without LoRA.
         frozen_bytes: bytes per frozen weight (4 in float32, 2 in bfloat16; see `load_policy`).
-        offloaded: whether `optim` is `adamw_offload`. Each weight then takes `frozen_bytes`, and gradients are float32.
+        offloaded: whether `optim` is `adamw_offload`, in which case each weight takes `frozen_bytes` and gradients are
+            float32.
         cached_tokens: total number of tokens in the rollouts that the embedded engine decodes at once, or 0 with a
             server.
     """

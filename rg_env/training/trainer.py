@@ -411,7 +411,7 @@ class GRPOTrainer:
     @contextmanager
     def _updating(self) -> Iterator[None]:
         """Mark the trainer's state as inconsistent before the optimizer's update, and notify the callbacks before and
-        after it."""
+        after the update."""
         self.updating, self.consistent = True, False
         if self.previous_policy is not None:
             self.previous_policy.keep()

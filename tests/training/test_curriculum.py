@@ -138,7 +138,7 @@ def test_options_win_in_their_order(env: Any) -> None:
     own = {"name": "chain_sum", "config": {"min_digits": 3, "max_digits": 3}}
     rows = Curriculum(config, sized, 0, gym=own).replace(0, rows_of(sized, "chain_sum") * 4)
     assert {level_of(row) for row in rows} == {(2, 3)}
-    with pytest.raises(InputError, match="the config of 'chain_sum' already sets all options that its levels change"):
+    with pytest.raises(InputError, match="the config of 'chain_sum' already sets all options that the task's levels"):
         Curriculum(config, sized, 0)
 
 

@@ -121,7 +121,7 @@ class Checkpoints:
 
     def note(self) -> None:
         """Record the state that `save` writes, at the start of the run and at the end of each step. An interrupted step
-        has already used random numbers, so it must be repeated from this state."""
+        has already used random numbers, so the step must be repeated from the recorded state."""
         trainer = self._trainer
         self._noted = {
             "random": random_numbers(),

@@ -76,8 +76,8 @@ def weights_damage(folder: Path) -> str | None:
 def weights_problem(folder: Path, model: Any) -> str | None:
     """Return the reason the files in `folder` are not the complete, unsharded weights of `model`, or None if they are.
 
-    For a model with an adapter, only the adapter's weights are required. Tied weights must be stored only once. `model`
-    may be sharded.
+    For a model with an adapter, only the adapter's weights are required. Tied weights need to be stored only once.
+    `model` may be sharded.
     """
     name = weights_name(model)
     found, problem = read_shapes(folder, name)

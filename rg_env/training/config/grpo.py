@@ -46,9 +46,9 @@ class GRPOConfig(Section):
     """Number of passes over the training rows, used instead of `max_steps`. Rows at the end of a pass that do not fill
     a complete step are skipped. Default: `max_steps` determines the length of the run."""
     rollouts_as_steps: bool = False
-    """Whether all step counts in the config are given in rollouts instead of optimizer steps. This makes runs with
-    different batch sizes comparable. Experiment trackers also use the number of rollouts as the x-axis with this
-    setting."""
+    """Whether all step counts in the config are given in rollouts instead of optimizer steps. This setting makes runs
+    with different batch sizes comparable. It also makes experiment trackers use the number of rollouts as the
+    x-axis."""
     learning_rate: Above0 = 1e-6
     """Peak learning rate of the schedule."""
     lr_scheduler_type: Literal["constant", "constant_with_warmup", "linear", "cosine"] = "constant_with_warmup"
