@@ -115,7 +115,7 @@ def bare_environment() -> dict[str, str]:
     return {**kept, **threads, "PYTHONHASHSEED": "0", "TZ": "UTC"}
 
 
-# Programs that we wait for
+# Programs that this process waits for
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class Command:
     """Whether the program only launches the processes that do the work, as `accelerate launch` does."""
 
     def shell(self) -> str:
-        """The command as you would enter it in a shell."""
+        """Return the command as you would enter it in a shell."""
         variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
         return " ".join([*variables, shlex.join(self.arguments)])
 
@@ -229,7 +229,8 @@ class ProcessGroup:
 
     @property
     def code(self) -> int | None:
-        """The program's exit code, following the shell convention: 128 + N after signal N. None while it is running."""
+        """The program's exit code, following the shell convention: 128 + N after signal N. None while the program is
+        running."""
         code = self._process.poll()
         return 128 - code if code is not None and code < 0 else code
 
@@ -242,10 +243,10 @@ class ProcessGroup:
         return self.code
 
     def interrupt(self) -> None:
-        """Send SIGINT to each worker, but only once per worker, even if this is called repeatedly.
+        """Send SIGINT to each worker, but only once per worker, even if this method is called repeatedly.
 
-        The launcher does not receive a signal, because torch's launcher would kill the workers 30 seconds later,
-        possibly during a large save.
+        A launcher with running workers does not receive a signal, because torch's launcher would kill the workers 30
+        seconds later, possibly during a large save.
         """
         if self.code is not None:
             return
@@ -260,8 +261,8 @@ class ProcessGroup:
     def end(self, grace_s: Callable[[], float]) -> None:
         """End the program and its descendants: SIGTERM, then SIGKILL after `grace_s()` seconds.
 
-        The program is signaled first so that it can shut down its own processes cleanly. If they died first, it would
-        report an error.
+        The program is signaled first so that it can shut down its own processes cleanly. If those processes died first,
+        the program would report an error.
         """
         family = descendants(self._process)
         end_all(lambda: [self._process], grace_s)
@@ -269,7 +270,7 @@ class ProcessGroup:
         self.wait(timeout_s=5)  # takes longer only if the process is stuck in the kernel
 
     def new_lines(self) -> list[str]:
-        """Lines of output written since the last call. Each update of a progress bar counts as a line."""
+        """Return the lines of output written since the last call. Each update of a progress bar counts as a line."""
         fresh = self._log_from(self._read)
         self._read += len(fresh)
         *lines, self._rest = re.split(rb"[\r\n]+", self._rest + fresh)
@@ -278,7 +279,7 @@ class ProcessGroup:
         return [text for line in lines if (text := line.decode(errors="replace").rstrip())]
 
     def last_lines(self, count: int) -> list[str]:
-        """The last `count` lines of output."""
+        """Return the last `count` lines of output."""
         lines = self._log_from(max(self._begin, self._read - 2**14)).decode(errors="replace").splitlines()
         return [line for line in lines if line.strip()][-count:]
 
@@ -444,7 +445,7 @@ class JsonProcess:
                 raise self._ended() from None
 
     def receive(self, deadline: float = math.inf, max_bytes: int = 2**30) -> Any:
-        """The next reply.
+        """Return the next reply.
 
         Raises:
             TimeoutError: the deadline has passed.
@@ -453,7 +454,7 @@ class JsonProcess:
         """
         while not self._lines:
             if len(self._rest) > max_bytes:
-                raise ValueError(f"more than {max_bytes} bytes")
+                raise ValueError(f"the reply has more than {max_bytes} bytes")
             _wait(self._replies, select.POLLIN, deadline)
             if not (chunk := os.read(self._replies, 1 << 20)):
                 raise self._ended()
@@ -463,7 +464,7 @@ class JsonProcess:
 
     @property
     def unread(self) -> bool:
-        """Whether bytes have been read that no `receive` has returned yet."""
+        """Whether any of the bytes read have not yet been returned by `receive`."""
         return bool(self._lines or self._rest)
 
     def is_silent(self) -> bool:
@@ -482,7 +483,7 @@ class JsonProcess:
                 _signal_group(self._process)
 
     def kill(self) -> None:
-        """Kill the process and its group, wait for it, and close the pipes. This function is idempotent."""
+        """Kill the process and its group, wait for it, and close the pipes. This method is idempotent."""
         self.signal_kill()
         with self._lock:
             self._process.wait()

@@ -8,21 +8,21 @@ rewards.
     rewards=[("correctness", 1.0), ("ends_well", 0.2), some_function,
              {"name": "length", "weight": 0.1, "when": "correct", "options": {"max_tokens": 256}}]
 
-Rewards are weighted and summed. A reward is a named function of a rollout. It requests its inputs by parameter name.
-The available names are `rollout` (the whole `Rollout`, extracted and scored) and those that Verifiers uses: prompt,
-completion, answer (the gold answer), state, task, info and parser. Other parameters must have defaults, and can be set
-with `options`. A reward returns a number, which must be from -1e100 to 1e100 and by convention is in [0, 1]. It may be
-async. The rollouts of a batch are then scored concurrently, in an event loop on a background thread. This also works in
-a notebook, and keeps connections to judge models open.
+Rewards are weighted and summed. A reward is a named function of a rollout. The function requests inputs by parameter
+name. The available names are `rollout` (the complete `Rollout`, extracted and scored) and the names that Verifiers
+uses: prompt, completion, answer (the gold answer), state, task, info and parser. Other parameters must have defaults
+and can be set with `options`. A reward returns a number, which must be from -1e100 to 1e100 and by convention is in [0,
+1]. A reward may be async. With async rewards, the rollouts of a batch are scored concurrently, in an event loop on a
+background thread. The background loop also works in a notebook and keeps connections to judge models open.
 
-A rubric contains an environment's rewards and its metrics: accuracy, accuracy per task, and answer statuses. It grades
-the answers before it calls rewards:
+A rubric contains an environment's rewards and its metrics: accuracy, accuracy per task, and answer statuses. A rubric
+grades the answers before it calls rewards:
 
     [scored] = rubric.score([rollout])
     scored.reward, scored.rewards, scored.metrics
 
-Length rewards use the number of tokens that the server reports. If the server does not report this number, they
-estimate it with `CHARACTERS_PER_TOKEN`, except for `brevity`, which raises an error.
+Length rewards use the number of tokens that the server reports. If the server does not report this number, length
+rewards estimate it with `CHARACTERS_PER_TOKEN`, except for `brevity`, which raises an error.
 """
 
 import asyncio
@@ -74,12 +74,12 @@ class WeightedReward(NamedTuple):
 
     @property
     def is_async(self) -> bool:
-        """Whether the function is async. If so, `value` blocks until it has finished."""
+        """Whether the function is async, so that `value` blocks until the call has finished."""
         function = self.function
         return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
     def value(self, rollout: Rollout, available: Mapping[str, Any]) -> float:
-        """The unweighted reward, which is 0.0 if the rollout does not meet the condition `when`.
+        """Return the unweighted reward, which is 0.0 if the rollout does not meet the condition `when`.
 
         `available` contains the other arguments, keyed by their names in `PARAMETERS`. Raises a `RewardError` that
         names the reward and the rollout if the function raises an exception or does not return a finite number.
@@ -92,7 +92,7 @@ class WeightedReward(NamedTuple):
         return checked_value(self.name, value, where, self.function)
 
     async def avalue(self, rollout: Rollout, available: Mapping[str, Any]) -> float:
-        """The same as `value`, but for callers in an event loop."""
+        """Return the same reward as `value`, without blocking the caller's event loop."""
         if not self._is_open(rollout):
             return 0.0
         with _failing(self.name, rollout) as where:
@@ -112,7 +112,7 @@ def reward(name: _F) -> _F: ...
 @overload
 def reward(name: str) -> Callable[[_F], _F]: ...
 def reward(name: Any) -> Any:
-    """Register a reward function under its own name (`@reward`) or another (`@reward("name")`).
+    """Register a reward function under its own name (`@reward`) or another name (`@reward("name")`).
 
     Raises `InputError` if the name is already taken or the signature is not supported.
     """
@@ -135,8 +135,8 @@ def _register(name: str, function: _F) -> _F:
 
 
 def get_reward(name: str) -> RewardFunction:
-    """The registered reward function `name`. If it is not registered, raises an `UnknownNameError` that suggests
-    similar names."""
+    """Return the registered reward function `name`. If `name` is not registered, raises an `UnknownNameError` that
+    suggests similar names."""
     if name not in _REGISTRY:
         raise unknown_name("reward", name, _REGISTRY)
     return _REGISTRY[name]
@@ -160,10 +160,10 @@ def check_signature(name: str, function: RewardFunction) -> None:
 def resolve_rewards(spec: object = None) -> list[WeightedReward]:
     """Resolve `spec` to weighted rewards. None means `DEFAULT_REWARDS`. Raises `InputError` if `spec` is invalid.
 
-    `spec` can be a list whose items are names, functions, (name or function, weight) pairs, or settings. It can also be
-    a mapping from each name to its weight or settings. Settings are a mapping that can have the keys `name`, `weight`
-    (1 by default; 0 makes the reward a metric only), `when` (a key of `GATES`) and `options` (values for the function's
-    own parameters).
+    `spec` can be a list whose items are names, functions, (name or function, weight) pairs, or settings. `spec` can
+    also be a mapping from each name to its weight or settings. Settings are a mapping that can have the keys `name`,
+    `weight` (1 by default; 0 makes the reward a metric only), `when` (a key of `GATES`) and `options` (values for the
+    function's own parameters).
     """
     if spec is None:
         spec = DEFAULT_REWARDS
@@ -267,13 +267,13 @@ def _failing(name: str, rollout: Rollout) -> Iterator[str]:
 
 
 def checked_value(name: str, value: object, where: str, function: object = None) -> float:
-    """`value` as a float. Raises `RewardError` unless it is a number (booleans and numpy scalars are allowed) from
-    -1e100 to 1e100. Within this range, sums cannot overflow.
+    """Return `value` as a float. Raises `RewardError` unless `value` is a number (booleans and numpy scalars are
+    allowed) from -1e100 to 1e100. Within this range, sums cannot overflow.
 
-    The message contains the file and line of `function`, if it is the user's own.
+    The error message contains the file and line of `function` if the user defined it.
     """
     try:
-        # numpy and torch values; raises an error if not scalar.
+        # `item` converts numpy and torch scalars, and raises an error for other arrays and tensors.
         number = value.item() if hasattr(value, "item") else value
         if isinstance(number, numbers.Real) and abs(float(number)) <= _MAX_VALUE:
             return float(number)
@@ -284,7 +284,7 @@ def checked_value(name: str, value: object, where: str, function: object = None)
 
 
 def describe(task: object, answer: object, text: object) -> str:
-    """One line that identifies a rollout in an error message, with its text shortened."""
+    """Return one line that identifies a rollout in an error message, with the text of the rollout shortened."""
     return f"task {task}, answer {shortened(answer)}, completion {shortened(text)}"
 
 
@@ -301,8 +301,8 @@ def _origin(function: Any) -> str:
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric that is 1 for rollouts with `status` and 0 for others. With `task`, it applies only to rollouts of that
-    task."""
+    """A metric that is 1 for rollouts with `status` and 0 for other rollouts. With `task`, the metric applies only to
+    rollouts of that task."""
 
     name: str
     """`accuracy`, `accuracy/<task>` or `status/<status>`."""
@@ -310,16 +310,17 @@ class Metric:
     task: str | None = None
 
     def of(self, rollout: Rollout) -> float | None:
-        """0 or 1, or None for a rollout from another task."""
+        """Return 0 or 1, or None for a rollout from another task."""
         return None if self.task not in (None, rollout.task) else float(rollout.score.status == self.status)
 
     def value(self, rollout: Rollout) -> float:
-        """The metric's value for frameworks that average every metric over all rollouts, including those of other
-        tasks.
+        """Return the metric's value for frameworks that average every metric over all rollouts, including those of
+        other tasks.
 
-        Rollouts of other tasks cannot have NaN as their value, because 0 * NaN is NaN and the weighted sums would be
-        NaN, too. They therefore count as 0, and a correct rollout of the task counts as 1 divided by the task's share
-        of rows. The mean over a whole dataset is then exact. Over a batch, the mean is unbiased and may exceed 1.
+        Rollouts of other tasks cannot have NaN as their value, because 0 * NaN is NaN and the weighted sums would also
+        be NaN. The value is therefore 0 for rollouts of other tasks, and 1 divided by the task's share of rows for a
+        correct rollout of the task. With these values, the mean over an entire dataset is exact. Over a batch, the mean
+        is unbiased and may exceed 1.
         """
         if not self.of(rollout):
             return 0.0
@@ -334,7 +335,7 @@ class Scored(NamedTuple):
     rewards: dict[str, float]
     """Unweighted rewards by name."""
     metrics: dict[str, float]
-    """`accuracy`, `accuracy/<task>` and `status/<status>`, each 0 or 1. Those that do not apply to the rollout are
+    """`accuracy`, `accuracy/<task>` and `status/<status>`, each 0 or 1. Metrics that do not apply to the rollout are
     missing."""
 
 
@@ -345,7 +346,7 @@ class Rubric:
     rewards: Sequence[WeightedReward]
     metrics: Sequence[Metric]
     in_workers: bool = False
-    """Whether worker processes grade answers. If so, `grade` uses them in parallel."""
+    """Whether worker processes grade answers, so that `grade` uses them in parallel."""
 
     def __post_init__(self) -> None:
         names = {metric.name for metric in self.metrics}
@@ -355,7 +356,8 @@ class Rubric:
 
     @classmethod
     def of_tasks(cls, rewards: Sequence[WeightedReward], mixture: Mixture, grading: Grading) -> "Rubric":
-        """A rubric with metrics for accuracy, accuracy per task in a mixture, and each possible status under `grading`.
+        """Return a rubric with metrics for accuracy, accuracy per task in a mixture, and each possible status under
+        `grading`.
 
         Raises `InputError` if a reward has the same name as one of these metrics.
         """
@@ -367,14 +369,14 @@ class Rubric:
 
     @classmethod
     def of_rows(cls, rewards: Sequence[WeightedReward], rows: Sequence[Mapping[str, Any]]) -> "Rubric":
-        """A rubric for the user's own rows, with metrics for accuracy and statuses if every row has an answer. Raises
-        the same errors as `of_tasks`."""
+        """Return a rubric for the user's own rows, with metrics for accuracy and statuses if every row has an answer.
+        Raises the same errors as `of_tasks`."""
         statuses: list[Status] = ["wrong", "no_answer", "too_long"]
         metrics = [Metric("accuracy"), *(Metric(f"status/{status}", status) for status in statuses)]
         return cls(rewards, metrics if all(row["answer"] for row in rows) else [])
 
     def grade(self, rollouts: Sequence[Rollout]) -> None:
-        """Grade all rollouts, in parallel if workers are used. `Rollout.score` is then cached.
+        """Grade all rollouts, in parallel if workers are used. Grading also caches `Rollout.score`.
 
         Raises `InputError` if a rollout's `info` is invalid.
         """
@@ -382,7 +384,7 @@ class Rubric:
         try:
             for future in pending:
                 future.result()
-        finally:  # also runs after Ctrl-C: pending calls are dropped, and running ones take at most a second
+        finally:  # also runs after Ctrl-C; pending calls are dropped, and running calls take at most a second
             for future in pending:
                 future.cancel()
         for rollout in rollouts:
@@ -392,8 +394,8 @@ class Rubric:
         """Score rollouts and return the results in the same order.
 
         Raises:
-            RewardError: a reward raised an exception or did not return a finite number. The message names the reward
-                and the rollout.
+            RewardError: a reward raised an exception or did not return a finite number. The error message names the
+                reward and the rollout.
             InputError: a rollout's `info` is invalid.
         """
         self.grade(rollouts)
@@ -413,8 +415,8 @@ class Rubric:
 
 
 def offered(rollout: Rollout, completion: Any = None) -> dict[str, Any]:
-    """Arguments for rewards, keyed by name (`OFFERED`). If `completion` is given, it replaces the message made from the
-    rollout's text."""
+    """Return the arguments for rewards, keyed by name (`OFFERED`). If `completion` is given, it replaces the message
+    made from the rollout's text."""
     return {
         "prompt": rollout.prompt,
         "completion": [{"role": "assistant", "content": rollout.text}] if completion is None else completion,
@@ -434,14 +436,15 @@ _THINK_THEN_ANSWER = ["<think>", "</think>", "<answer>", "</answer>"]
 
 @reward
 def correctness(rollout: Rollout) -> float:
-    """The grade: 1 if the answer is correct, otherwise 0. With `grading="partial"`, it is partial credit in [0, 1]."""
+    """Return the grade: 1 if the answer is correct, otherwise 0. With `grading="partial"`, the grade is partial credit
+    in [0, 1]."""
     return rollout.score.value
 
 
 @reward
 def partial(rollout: Rollout) -> float:
-    """Partial credit in [0, 1] for real progress, such as correct cells in a sudoku, independent of `grading`. For your
-    own data, the same as `correctness`."""
+    """Return partial credit in [0, 1] for real progress, such as correct cells in a sudoku, independent of `grading`.
+    For your own data, this reward is the same as `correctness`."""
     if rollout.score.progress is not None:
         return rollout.score.progress
     if "rg_task" not in rollout.info:  # the row is from the user's own data
@@ -451,15 +454,16 @@ def partial(rollout: Rollout) -> float:
 
 @reward("format")
 def answer_format(rollout: Rollout) -> float:
-    """1 for a completion with a well-formed, non-blank answer, and 0 otherwise."""
+    """Return 1 for a completion with a well-formed, non-blank answer, and 0 for any other completion."""
     return float(rollout.extraction.status == "ok")
 
 
 @reward
 def think_format(rollout: Rollout, *, opened: bool = False) -> float:
-    """1 for one <think> block followed by one non-blank <answer> block, and 0 otherwise.
+    """Return 1 for one <think> block followed by one non-blank <answer> block, and 0 for any other completion.
 
-    Only whitespace may precede or separate the blocks. Text may follow, but it must not contain any of these tags.
+    Only whitespace may precede or separate the blocks. Text may follow the blocks, but it must not contain <think> or
+    <answer> tags.
 
     Set `opened` if the chat template ends the prompt with <think>, as it does for R1-style models, so that the
     completion starts inside the block.
@@ -474,7 +478,8 @@ def think_format(rollout: Rollout, *, opened: bool = False) -> float:
 
 @reward
 def tag_count(rollout: Rollout, *, opened: bool = False) -> float:
-    """0.25 for each of the tags <think>, </think>, <answer> and </answer> that occurs exactly once, at any position.
+    """Return 0.25 for each of the tags <think>, </think>, <answer> and </answer> that occurs exactly once, at any
+    position.
 
     `opened` has the same meaning as in `think_format`.
     """
@@ -484,7 +489,8 @@ def tag_count(rollout: Rollout, *, opened: bool = False) -> float:
 
 @reward
 def brevity(rollout: Rollout) -> float:
-    """Falls linearly from 1 at 0 tokens to 0 at `BREVITY_TOKENS` for a correct answer, and is 0 for any other answer.
+    """Return a value that falls linearly from 1 at 0 tokens to 0 at `BREVITY_TOKENS` for a correct answer, and 0 for
+    any other answer.
 
     Raises `RewardError` if the server did not report the number of completion tokens.
     """
@@ -497,7 +503,7 @@ def brevity(rollout: Rollout) -> float:
 
 @reward
 def length(rollout: Rollout, *, max_tokens: float = 512) -> float:
-    """Falls linearly from 1 at 0 tokens to 0 at `max_tokens`, for any completion.
+    """Return a value that falls linearly from 1 at 0 tokens to 0 at `max_tokens`, for any completion.
 
     This reward encourages guessing without reasoning, unless it is gated by `when: correct`.
     """
@@ -515,15 +521,16 @@ def cosine(
     wrong_long: float = -0.5,
     exceeded: float | None = -10.0,
 ) -> float:
-    """Follows half a cosine wave from the `short` value at 0 tokens to the `long` value at `max_tokens`.
+    """Return a value that follows half a cosine wave from the `short` value at 0 tokens to the `long` value at
+    `max_tokens`.
 
     Correct and wrong completions have separate values. By default, a short completion scores higher than a long one if
     it is correct, and lower if it is wrong. At `max_tokens` and above, the value is `exceeded`, or the `long` value if
     `exceeded` is None.
 
     Source: Yeo et al., 2025, arXiv:2502.03373, where the five values are r_0^c, r_L^c, r_0^w, r_L^w and r_e. The paper
-    uses 2, 1, -10, 0 and -10. Only the last of these is also the default here. The other defaults are within [-1, 1],
-    as for other rewards.
+    uses 2, 1, -10, 0 and -10. In rg_env, only `exceeded` has the paper's value (-10) as the default. The other defaults
+    are within [-1, 1], like the values of other rewards.
     """
     used = _used(rollout, max_tokens)
     if used == 1.0 and exceeded is not None:
@@ -535,7 +542,7 @@ def cosine(
 
 @reward
 def repetition_penalty(rollout: Rollout, *, ngram: float = 4) -> float:
-    """The negated share of word n-grams that repeat earlier ones, in [-1, 0] (Yeo et al., 2025)."""
+    """Return the negated share of word n-grams that repeat earlier n-grams, in [-1, 0] (Yeo et al., 2025)."""
     words = rollout.text.split()
     size = max(1, int(ngram))
     grams = [tuple(words[i : i + size]) for i in range(len(words) - size + 1)]
@@ -544,9 +551,9 @@ def repetition_penalty(rollout: Rollout, *, ngram: float = 4) -> float:
 
 @reward
 def overlong_penalty(rollout: Rollout, *, max_tokens: float = 512, margin: float = 128) -> float:
-    """0 up to `max_tokens - margin`, and then falls linearly to -1 at `max_tokens`.
+    """Return a value that is 0 up to `max_tokens - margin` and then falls linearly to -1 at `max_tokens`.
 
-    This is the soft overlong punishment from DAPO (Yu et al., 2025, arXiv:2503.14476).
+    This reward is the soft overlong punishment from DAPO (Yu et al., 2025, arXiv:2503.14476).
     """
     over = _length(rollout) - (max_tokens - margin)
     return -min(1.0, max(0.0, over / margin)) if margin > 0 else -float(over > 0)

@@ -1,4 +1,4 @@
-"""A training run's folder. Only this module reads and writes its files.
+"""A training run's folder. Only this module reads and writes the files of a run.
 
     run = RunFolder(Path("outputs/RUN"))
     run.config()["model"], run.metrics()[-1], run.last_checkpoint()
@@ -15,8 +15,8 @@ train_results.json    results before and after training
 reward_curve.png      the learning curve
 
 Files other than .jsonl are first written under a temporary name and then renamed, so they are never incomplete. A
-missing optional file is read as None or as empty. A damaged file raises an `InputError` that names it. If a run was
-killed, the last line of a .jsonl file may be incomplete. Such a line is ignored.
+missing optional file is read as None or as empty. Reading a damaged file raises an `InputError` that names the file. If
+a run was killed, the last line of a .jsonl file may be incomplete; readers ignore an incomplete last line.
 
 Commands that write other folders (evaluations, sweeps, reports) share `free_folder`, `locked` and `write_aside`.
 """
@@ -77,12 +77,12 @@ class RunFolder:
         resume: str | Path | None = None,
         remedy: str = "choose another output folder",
     ) -> Path:
-        """The output folder of a run, checked but not yet created.
+        """Return the output folder of a run, checked but not yet created.
 
         Args:
             output_dir: the folder, or None for a new one under `outputs/`.
-            resume: the checkpoint to resume from, or "auto". `output_dir` may then be that run's folder, which is the
-                default if a checkpoint is given. Any other folder must be valid for a new run.
+            resume: the checkpoint to resume from, or "auto". With `resume`, `output_dir` may be the resumed run's
+                folder, which is the default if a checkpoint is given. Any other folder must be valid for a new run.
             remedy: advice for the error message.
 
         Raises:
@@ -99,7 +99,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: str | Path) -> "RunFolder":
-        """Create the folder. Raises `OutputFolderError` if that fails."""
+        """Create the folder. Raises `OutputFolderError` if the folder cannot be created."""
         run = cls(Path(path))
         try:
             run.evaluations.mkdir(parents=True, exist_ok=True)
@@ -116,36 +116,37 @@ class RunFolder:
     # Reading. Every method raises `InputError` for a damaged or unreadable file.
 
     def config(self) -> dict[str, Any]:
-        """config.yaml, which every run has."""
+        """Return the contents of config.yaml, which every run has."""
         return read_yaml(self.config_file)
 
     def arguments(self) -> dict[str, Any]:
-        """arguments.yaml, or config.yaml for a run without a config, which then has the same sections."""
+        """Return the contents of arguments.yaml or, for a run without a config, config.yaml, which then has the same
+        sections."""
         return read_yaml(self.arguments_file) if self.arguments_file.is_file() else self.config()
 
     def manifest(self) -> dict[str, Any]:
-        """The contents of manifest.json. Empty if the file is missing."""
+        """Return the contents of manifest.json, or an empty mapping if the file is missing."""
         return read_json(self.manifest_file) if self.manifest_file.is_file() else {}
 
     def results(self) -> dict[str, Any] | None:
-        """The contents of train_results.json, or None if the run has not ended."""
+        """Return the contents of train_results.json, or None if the run has not ended."""
         return read_json(self.results_file) if self.results_file.is_file() else None
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl, each with its step. Empty if the file is missing."""
+        """Return the lines of metrics.jsonl, each with its step, or an empty list if the file is missing."""
         return list(_steps_in(self.metrics_file))
 
     def rollouts(self) -> Iterator[dict[str, Any]]:
-        """Training rollouts from rollouts.jsonl, each with its step. Empty if the file is missing."""
+        """Yield the training rollouts in rollouts.jsonl, each with its step, or nothing if the file is missing."""
         return _steps_in(self.rollouts_file)
 
     def evaluation_steps(self) -> list[int]:
-        """Steps with an evaluation, in order."""
+        """Return the steps with an evaluation, in order."""
         stems = [file.stem.removeprefix("eval_step_") for file in self.evaluations.glob("eval_step_*.json")]
         return sorted(int(stem) for stem in stems if stem.isdecimal())
 
     def checkpoints(self) -> list[Path]:
-        """The folders checkpoint-N, newest first."""
+        """Return the folders checkpoint-N, newest first."""
         found = self.path.iterdir() if self.path.is_dir() else ()
         numbered = [(step, each) for each in found if (step := checkpoint_step(each)) is not None and each.is_dir()]
         return [each for _, each in sorted(numbered, reverse=True)]
@@ -154,7 +155,7 @@ class RunFolder:
         return next(iter(self.checkpoints()), None)
 
     def files(self) -> list[Path]:
-        """All existing files of the run, except checkpoints and the trackers' folders."""
+        """Return all existing files of the run, except checkpoints and the trackers' folders."""
         settings = [self.config_file, self.arguments_file, *sorted(self.path.glob("*_from_step_*.yaml"))]
         others = [self.manifest_file, self.metrics_file, self.rollouts_file, self.results_file, self.curve_file]
         evaluations = map(self.evaluation_file, self.evaluation_steps())
@@ -165,8 +166,8 @@ class RunFolder:
     def write_config(
         self, config: dict[str, Any], arguments: dict[str, Any] | None = None, from_step: int | None = None
     ) -> None:
-        """Write config.yaml, and arguments.yaml if it is given. `from_step` is the step from which a resumed run
-        continues."""
+        """Write config.yaml and, if `arguments` is given, arguments.yaml. `from_step` is the step from which a resumed
+        run continues."""
         suffix = "" if from_step is None else f"_from_step_{from_step}"
         for file, values in ((self.config_file, config), (self.arguments_file, arguments)):
             if values is not None:
@@ -218,7 +219,7 @@ class RunFolder:
         _append(self.rollouts_file, [{"step": step, **record} for record in records])
 
     def cut_after(self, step: int) -> None:
-        """Remove records after `step`. A resumed run writes them again."""
+        """Remove records after `step`. A resumed run writes these records again."""
         for file in (self.metrics_file, self.rollouts_file):
             if file.exists():
                 kept = [each for each in _steps_in(file) if each["step"] <= step]
@@ -239,7 +240,8 @@ class RunFolder:
 
 @lru_cache(maxsize=1)
 def installed_commit() -> str | None:
-    """The Git commit of this code if it was installed from Git or is a checkout, or None if the commit is unknown."""
+    """Return the Git commit of this code if it was installed from Git or is a checkout, or None if the commit is
+    unknown."""
     with contextlib.suppress(metadata.PackageNotFoundError):
         source = json.loads(metadata.distribution("rg-env").read_text("direct_url.json") or "{}")
         if "vcs_info" in source:
@@ -256,8 +258,8 @@ def is_missing_folder(model: str) -> bool:
 
 
 def model_path_problem(model: str, *, adapters: bool = False) -> str | None:
-    """The reason why no model can be loaded from a path: the folder does not exist, or does not contain a model (or,
-    with `adapters`, LoRA adapters). None for names on the Hub."""
+    """Return the reason why no model can be loaded from a path: the folder does not exist, or does not contain a model
+    (or, with `adapters`, LoRA adapters). Return None for a valid path or a name on the Hub."""
     if is_missing_folder(model):
         return f"the folder {model} does not exist"
     files = ("config.json", "adapter_config.json") if adapters else ("config.json",)
@@ -267,29 +269,29 @@ def model_path_problem(model: str, *, adapters: bool = False) -> str | None:
         last = RunFolder(Path(model)).last_checkpoint()
         if last is None:
             return f"{model} is a run without checkpoint-N folders, so it has not saved a model yet"
-        return f"{model} is a run: pass {last}"
+        return f"{model} is a run, not a model: pass {last}"
     return f"{model} is not a model folder: config.json and safetensors files are required"
 
 
 def checkpoint_step(folder: Path) -> int | None:
-    """The N in checkpoint-N, or None for any other name."""
+    """Return N for a folder named checkpoint-N, or None for any other name."""
     match = re.fullmatch(r"checkpoint-(\d+)", folder.name)
     return int(match[1]) if match else None
 
 
 def run_name(tasks: Sequence[str], label: str) -> str:
-    """A run's name: the first three of its `tasks`, the number of others (if any), and `label`."""
+    """Return a run's name: the first three of its `tasks`, the number of other tasks (if any), and `label`."""
     more = f"-and-{len(tasks) - 3}-more" if len(tasks) > 3 else ""
     return cut_bytes(f"{cut_bytes('+'.join(tasks[:3]), 60)}{more}-{label}")
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Read the object in a JSON file. Raises `InputError` if it is damaged or unreadable."""
+    """Read the object in a JSON file. Raises `InputError` if the file is damaged or unreadable."""
     return _mapping(file, json.loads)
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
-    """Read the mapping in a YAML file. Raises `InputError` if it is damaged or unreadable."""
+    """Read the mapping in a YAML file. Raises `InputError` if the file is damaged or unreadable."""
     return _mapping(file, yaml12.load)
 
 
@@ -319,7 +321,7 @@ def json_lines(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def damaged(file: Path, reason: str) -> InputError:
-    """The error for a file written by rg_env whose contents have since been damaged."""
+    """Return the error for a damaged file that rg_env wrote."""
     return InputError(f"{file} is damaged: {reason}; restore it from a copy, or remove it")
 
 
@@ -331,7 +333,8 @@ def free_folder(
     remedy: str = "choose another output folder",
     resume: str = "--resume auto",
 ) -> Path:
-    """An output folder, checked but not yet created. Default: a new one in `outputs/`, named after `name` and the time.
+    """Return an output folder, checked but not yet created. The default is a new folder in `outputs/`, named after
+    `name` and the time.
 
     Args:
         remedy: advice for the error message.
@@ -353,15 +356,16 @@ def free_folder(
         raise OutputFolderError(f"cannot write to {one_line(folder, 80)}: {reason_of(error)}; {remedy}") from error
     if has_files and not may_have_files:
         raise OutputFolderError(
-            f"{folder} is not empty and may contain another run; {remedy}, move this one, or resume the run ({resume})"
+            f"{folder} is not empty and may contain another run; {remedy}, move this folder, "
+            f"or resume the run ({resume})"
         )
     return folder
 
 
 @contextmanager
 def locked(folder: Path, busy: str) -> Iterator[None]:
-    """Hold a lock on `folder`. The system releases the lock if the process dies. Does nothing on file systems without
-    locks.
+    """Hold a lock on `folder`. The system releases the lock if the process dies. On file systems without locks, do
+    nothing.
 
     Raises:
         OutputFolderError: another process holds the lock (the message is `busy`), or the folder cannot be opened.
@@ -398,7 +402,7 @@ def removed_on_error(folder: str | Path) -> Iterator[None]:
 
 @contextmanager
 def written_aside(file: Path) -> Iterator[Path]:
-    """A temporary file that replaces `file` at the end of the block. On an error, the old file is kept."""
+    """Yield a temporary file that replaces `file` at the end of the block. On an error, the old file is kept."""
     aside = file.with_name(f"{file.name}.part")
     try:
         yield aside
@@ -447,7 +451,7 @@ def _line(record: dict[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """`value` converted for JSON and YAML. NaN and infinity become None because JSON cannot represent them."""
+    """Return `value` converted for JSON and YAML. NaN and infinity become None because JSON cannot represent them."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set):

@@ -9,9 +9,10 @@
     pass_at_k(n=4, c=3, k=2)                                      # 1.0: of four answers, three were right
     with_interval(0.5, (0.4, 0.6))                                # "0.500 [0.400, 0.600]"
 
-All intervals that rg_env reports are computed here. They are 95% confidence intervals, and those for proportions are
-within [0, 1]. Proportions are shown as fractions, and differences are later minus earlier (trained minus base).
-Intervals and tests need scipy, which the extras "eval" and "train" install. The rest needs only the standard library.
+This module computes all intervals that rg_env reports. All intervals are 95% confidence intervals, and intervals for
+proportions are within [0, 1]. Proportions are shown as fractions, and differences are later minus earlier (trained
+minus base). Intervals and tests need scipy, which the extras "eval" and "train" install. Other functions need only the
+standard library.
 """
 
 import math
@@ -23,7 +24,7 @@ from typing import Any
 from rg_env.errors import InputError, MissingExtraError, how_to_install
 
 RESAMPLES = 9999
-"""Maximum number of permutations. With few problems, all permutations are enumerated instead."""
+"""Maximum number of permutations. With few problems, the test enumerates all permutations."""
 _Z = NormalDist().inv_cdf(0.975)
 """The two-sided critical value of the normal distribution at 95%."""
 Interval = tuple[float, float]
@@ -33,12 +34,12 @@ Answers = Mapping[str, Sequence[float]]
 
 
 def mean_and_error(values_by_problem: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """The mean over all values, and its standard error, clustered by problem.
+    """Return the mean over all values and its standard error, clustered by problem.
 
     Answers to one problem resemble each other, so treating them as independent makes the error too small. The clustered
     error (Liang and Zeger, 1986) adds the deviations within a problem before squaring them, and applies the usual
-    correction factor, problems / (problems - 1). With one value per problem, this is the sample standard deviation
-    divided by sqrt(problems). With a single problem, the error is unknown, and 0 is returned.
+    correction factor, problems / (problems - 1). With one value per problem, the error is the sample standard deviation
+    divided by sqrt(problems). With a single problem, the error is unknown, and the function returns 0 for it.
 
     Raises:
         InputError: there are no values.
@@ -55,8 +56,8 @@ def mean_and_error(values_by_problem: Sequence[Sequence[float]]) -> tuple[float,
 
 
 def mean_interval(values_by_problem: Sequence[Sequence[float]]) -> Interval | None:
-    """Confidence interval for a mean of arbitrary values, clustered by problem. Its half-width is Student's t times the
-    standard error.
+    """Return a confidence interval for a mean of arbitrary values, clustered by problem. The half-width of the interval
+    is Student's t times the standard error.
 
     The result is None for a single problem because the variation between problems is unknown.
 
@@ -72,18 +73,18 @@ def mean_interval(values_by_problem: Sequence[Sequence[float]]) -> Interval | No
 
 
 def t_critical(degrees: int) -> float:
-    """Two-sided 95% critical value of Student's t with `degrees` degrees of freedom (at least 1)."""
+    """Return the two-sided 95% critical value of Student's t with `degrees` degrees of freedom (at least 1)."""
     return float(_stats().t.ppf(0.975, degrees))
 
 
 def share_interval(values_by_problem: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Confidence interval, within [0, 1], for a mean of values in [0, 1], clustered by problem.
+    """Return a confidence interval, within [0, 1], for a mean of values in [0, 1], clustered by problem.
 
-    This is Wilson's (1927) score interval with Korn and Graubard's (1998) effective sample size for clustered samples.
-    The effective size is `mean * (1 - mean) / error^2`, corrected for the degrees of freedom. It is smaller than the
-    number of answers if answers to the same problem resemble each other, and is never larger. If all answers are right,
-    or all are wrong, the number of problems is used instead, because ten right answers to one problem reveal little
-    about other problems.
+    The interval is Wilson's (1927) score interval with Korn and Graubard's (1998) effective sample size for clustered
+    samples. The effective size is `mean * (1 - mean) / error^2`, corrected for the degrees of freedom. The effective
+    size is smaller than the number of answers if answers to the same problem resemble each other, and it is never
+    larger. If all answers are right, or all are wrong, the sample size is the number of problems, because ten right
+    answers to one problem reveal little about other problems.
 
     Raises:
         InputError: there are no values, or some are outside [0, 1].
@@ -96,11 +97,11 @@ def share_interval(values_by_problem: Sequence[Sequence[float]]) -> tuple[float,
 
 
 def runs_interval(shares: Sequence[float], questions: int) -> Interval:
-    """Confidence interval, within [0, 1], for the mean share over several runs, such as accuracies per seed.
+    """Return a confidence interval, within [0, 1], for the mean share over several runs, such as accuracies per seed.
 
-    The method is that of `share_interval`, with runs as the clusters. Differences between runs determine the width, and
-    the interval is never narrower than Wilson's interval for all answers combined. If all runs agree, the sample size
-    is one run's number of questions, because all runs use the same questions.
+    The method is the same as in `share_interval`, with runs as the clusters. Differences between runs determine the
+    width, and the interval is never narrower than Wilson's interval for all answers combined. If all runs agree, the
+    sample size is one run's number of questions, because all runs use the same questions.
 
     Args:
         shares: one share per run.
@@ -113,8 +114,8 @@ def runs_interval(shares: Sequence[float], questions: int) -> Interval:
 
 
 def _clustered_share(values: Sequence[Sequence[float]], most: float, without_error: float) -> Interval:
-    """Wilson's interval with the effective sample size, or with `without_error` if the error is 0. Both sizes are
-    capped at `most`."""
+    """Return Wilson's interval for the effective sample size, or for the sample size `without_error` if the error is 0.
+    Both sizes are capped at `most`."""
     mean, error = mean_and_error(values)
     if any(not 0 <= value <= 1 for of_problem in values for value in of_problem):
         raise InputError("a confidence interval for proportions requires values between 0 and 1")
@@ -125,7 +126,7 @@ def _clustered_share(values: Sequence[Sequence[float]], most: float, without_err
 
 
 def wilson_interval(share: float, n: float) -> Interval:
-    """Wilson's score interval (1927), within [0, 1], for a proportion of `n` independent values.
+    """Return Wilson's score interval (1927), within [0, 1], for a proportion of `n` independent values.
 
     Raises:
         InputError: `share` is outside [0, 1], or `n` is below 1.
@@ -139,10 +140,11 @@ def wilson_interval(share: float, n: float) -> Interval:
 
 
 def error_interval(value: float, error: float | None, n: int) -> Interval | None:
-    """The 95% interval for a mean of `n` values, computed from its standard error, or None if the error is unknown.
+    """Return the 95% interval for a mean of `n` values, computed from its standard error, or None if the error is
+    unknown.
 
-    A mean from 0 to 1 is treated as a proportion. Its interval is the Wilson interval for the sample size that would
-    give this standard error.
+    A mean from 0 to 1 is treated as a proportion. The interval of a proportion is the Wilson interval for the sample
+    size that would yield this standard error.
     """
     if error is None or (not error and not 0 <= value <= 1):
         return None
@@ -153,10 +155,10 @@ def error_interval(value: float, error: float | None, n: int) -> Interval | None
 
 
 def mean_of(means: Sequence[float], intervals: Sequence[Interval]) -> tuple[float, Interval]:
-    """The unweighted mean of independent means (a macro average), with an interval derived from theirs.
+    """Return the unweighted mean of independent means (a macro average), with an interval derived from their intervals.
 
-    This is the method of variance estimates recovery (Zou and Donner, 2008), which adds the squared distances from the
-    means to their bounds and thus preserves the asymmetry of their intervals.
+    The interval uses the method of variance estimates recovery (Zou and Donner, 2008). This method adds the squared
+    distances from the means to their bounds, which preserves the asymmetry of the original intervals.
 
     Raises:
         InputError: `means` is empty.
@@ -171,9 +173,11 @@ def mean_of(means: Sequence[float], intervals: Sequence[Interval]) -> tuple[floa
 def difference_of(
     first: float, first_interval: Interval, second: float, second_interval: Interval
 ) -> tuple[float, Interval]:
-    """The difference between two independent values (first minus second), with an interval derived from theirs.
+    """Return the difference between two independent values (first minus second), with an interval derived from their
+    intervals.
 
-    For shares, this is Newcombe's interval (1998, method 10), which applies the method of `mean_of` to a difference.
+    For shares, the interval is Newcombe's interval (1998, method 10), which applies the method of `mean_of` to a
+    difference.
     """
     low = math.hypot(first - first_interval[0], second_interval[1] - second)
     high = math.hypot(first_interval[1] - first, second - second_interval[0])
@@ -181,8 +185,8 @@ def difference_of(
 
 
 def guess_adjusted(accuracy: float, floor: float) -> float | None:
-    """`(accuracy - floor) / (1 - floor)`, which is 0 for the best constant answer and 1 if all answers are right. None
-    if the floor is 1."""
+    """Return `(accuracy - floor) / (1 - floor)`, which is 0 for the best constant answer and 1 if all answers are
+    right. The result is None if the floor is 1."""
     return (accuracy - floor) / (1 - floor) if floor < 1 else None
 
 
@@ -199,13 +203,13 @@ class Difference:
 
 
 def paired_difference(tasks: Sequence[tuple[Answers, Answers]], seed: int = 0) -> Difference:
-    """The difference between two models on the problems that both answered, task by task.
+    """Compare two models, task by task, on the problems that both answered.
 
-    The interval is Newcombe's for paired shares (1998, Statistics in Medicine 17, 2635, method 10). It is derived from
-    the models' own intervals (`share_interval`) and the correlation between their results, with Newcombe's continuity
-    correction. Results for several tasks are combined by `mean_of`. The p-value comes from a two-sided permutation test
-    that swaps the models' answers problem by problem. The test is exact if there are few problems. Otherwise, it uses
-    `RESAMPLES` random permutations, drawn with `seed`.
+    The interval is Newcombe's interval for paired shares (1998, Statistics in Medicine 17, 2635, method 10). The
+    interval is derived from the models' own intervals (`share_interval`) and the correlation between their results,
+    with Newcombe's continuity correction. `mean_of` combines the results for several tasks. The p-value comes from a
+    two-sided permutation test that swaps the models' answers problem by problem. The test is exact if there are few
+    problems. With more problems, the test uses `RESAMPLES` random permutations, drawn with `seed`.
 
     Raises:
         InputError: the models have no problems in common on some task, or a value is outside [0, 1].
@@ -247,7 +251,7 @@ def paired_difference(tasks: Sequence[tuple[Answers, Answers]], seed: int = 0) -
 def _newcombe(
     first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], a: Sequence[float], b: Sequence[float]
 ) -> Interval:
-    """Newcombe's interval, from each problem's answers and their mean."""
+    """Return Newcombe's interval from each problem's answers and their mean."""
     p, q = fmean(a), fmean(b)
     (p_low, p_high), (q_low, q_high) = share_interval(first), share_interval(second)
     product = math.fsum((x - p) * (y - q) for x, y in zip(a, b, strict=True))
@@ -272,9 +276,9 @@ def _stats() -> Any:
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """The probability that at least one of `k` answers is right, given `c` right answers among `n` samples.
+    """Return the probability that at least one of `k` answers is right, given `c` right answers among `n` samples.
 
-    This is the unbiased estimator 1 - C(n-c, k) / C(n, k) (Chen et al., 2021, arXiv:2107.03374).
+    The result is the unbiased estimator 1 - C(n-c, k) / C(n, k) (Chen et al., 2021, arXiv:2107.03374).
 
     Raises:
         InputError: `c` is not between 0 and `n`, or `k` is not between 1 and `n`.

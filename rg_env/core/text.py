@@ -24,8 +24,8 @@ _JOINERS = "\u200c\u200d"  # joiners in Indic and Persian scripts and in emoji, 
 
 
 def similar_file(missing: Path) -> str:
-    """A question that suggests files with similar names in the folder of a missing file, or "" if no similar files
-    exist."""
+    """Return a question that suggests files with similar names in the folder of a missing file, or "" if no similar
+    files exist."""
     folder = missing.parent
     names = [file.name for file in folder.iterdir() if file.is_file()] if folder.is_dir() else []
     found = " or ".join(one_line(folder / name) for name in nearest(missing.name, names))
@@ -43,7 +43,7 @@ def one_line(what: object, most: int = 200) -> str:
 
 
 def without_controls(text: str) -> str:
-    """`text` with control characters, and characters that hide or reorder text, replaced by escapes ("\\x1b").
+    """Return `text` with control characters, and characters that hide or reorder text, replaced by escapes ("\\x1b").
 
     Line breaks and tabs are kept.
     """
@@ -57,7 +57,7 @@ def without_controls(text: str) -> str:
 
 
 def visible_line(text: str) -> str:
-    """Like `without_controls`, but on one line, with visible symbols for line breaks."""
+    """Escape characters as `without_controls` does, and return one line with visible symbols for line breaks."""
     return without_controls(text.strip().replace("\r\n", "\n")).replace("\n", " ⏎ ").replace("\t", " ")
 
 
@@ -65,7 +65,8 @@ def visible_line(text: str) -> str:
 
 
 def reason_of(error: BaseException, most: int = 300) -> str:
-    """The message of another library's error, shortened to one line, or the error's class if the message is empty.
+    """Return the message of another library's error, shortened to one line, or the error's class if the message is
+    empty.
 
     For an `OSError`, only the reason is returned because the surrounding message names the file.
     """
@@ -74,16 +75,16 @@ def reason_of(error: BaseException, most: int = 300) -> str:
 
 
 def json_problem(error: ValueError | RecursionError) -> str:
-    """The reason why `json.loads` raised an error, as a predicate: "is not JSON: ..."."""
+    """Return the reason why `json.loads` raised an error, as a predicate: "is not JSON: ..."."""
     if isinstance(error, RecursionError):
         return "is nested too deeply"
-    if type(error) is ValueError:  # its subclasses are for syntax and encoding errors
+    if type(error) is ValueError:  # subclasses of ValueError are for syntax and encoding errors
         return f"has a number with more than {sys.get_int_max_str_digits():,} digits"
     return f"is not JSON: {one_line(error)}"
 
 
 def user_error(error: BaseException) -> str:
-    """An error from the user's code on one line: "TYPE: MESSAGE (FILE, line N)"."""
+    """Describe an error from the user's code on one line: "TYPE: MESSAGE (FILE, line N)"."""
     try:
         text = error.msg if isinstance(error, SyntaxError) else str(error)
     except Exception:  # str() of a user-defined exception may also fail
@@ -98,7 +99,8 @@ def user_error(error: BaseException) -> str:
 
 
 def definition_line(function: object) -> str:
-    """Where a function in the user's own code is defined, as " (FILE, line N)", or an empty string."""
+    """Return where a function in the user's own code is defined, as " (FILE, line N)", or an empty string for other
+    code."""
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function) if callable(function) else function
@@ -128,7 +130,7 @@ def is_count(value: object, most: int = 2**31) -> bool:
 
 
 def shortened(value: object) -> str:
-    """`repr(value)` for an error message, shortened to at most 80 characters."""
+    """Return `repr(value)` for an error message, shortened to at most 80 characters."""
     try:
         text = repr(value)
     except ValueError:  # Python refuses to print integers with more than 4,300 digits
@@ -155,17 +157,17 @@ def counted(number: int, noun: str) -> str:
 
 
 def cut_bytes(text: str, most: int = 80) -> str:
-    """The start of `text`, cut to `most` bytes. Used for folder names, which file systems limit to 255 bytes."""
+    """Cut `text` to its first `most` bytes, for folder names, which file systems limit to 255 bytes."""
     return text.encode()[:most].decode(errors="ignore")
 
 
 def file_part(name: str) -> str:
-    """`name` made safe for use in a file name."""
+    """Make `name` safe for use in a file name."""
     return re.sub(r"[^\w.-]", "_", name)
 
 
 def short_keys(keys: Iterable[str], separator: str = ".") -> dict[str, str]:
-    """A unique short form for each dotted key: its last part, or more parts if needed."""
+    """Return a unique short form for each dotted key: its last part, or more parts if needed."""
     keys = list(keys)
 
     def is_alone(end: str) -> bool:
@@ -180,7 +182,7 @@ def short_keys(keys: Iterable[str], separator: str = ".") -> dict[str, str]:
 
 
 def shown(value: object) -> str:
-    """A config value as short text on one line. Different values may look the same."""
+    """Return a config value as short text on one line. Different values may look the same."""
     if isinstance(value, list):
         return "+".join(map(shown, value))
     if isinstance(value, dict):

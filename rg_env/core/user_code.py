@@ -2,26 +2,26 @@
 
     import_user_code(["my_package.rewards", "tasks/robots.py"], base=Path("configs/train"))
 
-A config lists them under `imports:`, and a script calls `import_user_code` itself. No other user code is ever imported.
-A hash of each imported source is recorded, so that worker processes import the same code (`import_same`) and cached
-rows are not reused after the source has changed (`core.data.row_cache`).
+A config lists modules and files under `imports:`, and a script calls `import_user_code` directly. No other user code is
+ever imported. A hash of each imported source is recorded, so that worker processes import the same code (`import_same`)
+and cached rows are not reused after the source has changed (`core.data.row_cache`).
 
-A .py file is imported as a module named after the file. Its folder is not added to `sys.path`. To share code between
-files, put it in an installed package or on PYTHONPATH. A file that is already loaded, such as the running script, is
-not loaded again.
+A .py file is imported as a module named after the file. The folder of the file is not added to `sys.path`. To share
+code between files, put the shared code in an installed package or on PYTHONPATH. A file that is already loaded, such as
+the running script, is not loaded again.
 
 Tasks are datasets registered with Reasoning Gym by the user's module:
 
     register_dataset("robots", RobotsDataset, RobotsConfig, RobotsCurriculum)     # reasoning_gym.factory
 
-Such a task needs
+A user's task needs
 
 - a config dataclass with the fields `seed` and `size`, and with a default for every field;
 - items that depend only on (config, seed + index), so that the same spec yields the same rows on every machine.
   Generate each item on demand because datasets are created with a `size` of 20,000; and
 - a `score_answer(answer, entry)` method that accepts the entry after a round trip through JSON, in which tuples become
-  lists and keys become strings. It runs in a worker process with a time limit of `core.grading.scoring.UPSTREAM_WALL_S`
-  seconds; on the first call, the limit includes the dataset's `__init__`.
+  lists and keys become strings. The method runs in a worker process with a time limit of
+  `core.grading.scoring.UPSTREAM_WALL_S` seconds. On the first call, the limit includes the dataset's `__init__`.
 """
 
 import dataclasses
@@ -53,7 +53,7 @@ _sources: dict[str, str] = {}
 def import_user_code(names: Sequence[str], base: str | Path = ".") -> None:
     """Import modules ("my_package.tasks") and .py files (paths relative to the folder `base`).
 
-    Tasks that they register with Reasoning Gym are added to the task table.
+    Tasks that the imported code registers with Reasoning Gym are added to the task table.
 
     Raises:
         InputError: a module or file does not exist, raises an error (reported with file and line), or registers an
@@ -70,7 +70,8 @@ def import_user_code(names: Sequence[str], base: str | Path = ".") -> None:
 
 
 def sources() -> dict[str, str]:
-    """SHA-256 of the source of each imported module or file. For a package, it covers all files in the package."""
+    """Return the SHA-256 of the source of each imported module or file. For a package, the hash covers all .py files in
+    the package."""
     return dict(_sources)
 
 
@@ -106,7 +107,7 @@ def _imported(name: str) -> ModuleType:
 
 
 def _from_file(path: str) -> ModuleType:
-    """The module defined by the file. The file is run unless it is already loaded."""
+    """Return the module defined by the file, which is run unless it is already loaded."""
     base, real = os.path.basename(path), os.path.realpath(path)
     for loaded in list(sys.modules.values()):
         file = getattr(loaded, "__file__", None)
@@ -114,7 +115,7 @@ def _from_file(path: str) -> ModuleType:
             return loaded
     module = ModuleType(_free_name(path))
     module.__file__ = path
-    # Registered before the module runs because dataclasses and pickle look it up there.
+    # Register the module before it runs because dataclasses and pickle look it up in `sys.modules`.
     sys.modules[module.__name__] = module
     try:
         # No bytecode file is written, because its timestamp is accurate only to a second, and it would clutter the
@@ -127,7 +128,7 @@ def _from_file(path: str) -> ModuleType:
 
 
 def _free_name(path: str) -> str:
-    """A module name for the file: its stem, unless another module has that name."""
+    """Return a module name for the file: the file's stem, with a hash if another module has that name."""
     stem = re.sub(r"\W", "_", Path(path).stem)
     if stem in sys.modules or importlib.util.find_spec(stem) is not None:
         return f"{stem}_{hashlib.sha256(path.encode()).hexdigest()[:8]}"
@@ -135,8 +136,8 @@ def _free_name(path: str) -> str:
 
 
 def _hash_of(module: ModuleType) -> str:
-    """Hash of all .py files in the module's top-level package, or of the module's own file. A module without a file has
-    the hash of empty input."""
+    """Return a hash of all .py files in the module's top-level package, or of the module's own file. A module without a
+    file has the hash of empty input."""
     outermost = sys.modules.get(module.__name__.partition(".")[0], module)
     folders = [Path(folder) for folder in getattr(outermost, "__path__", ())]
     files = [file for folder in folders for file in sorted(folder.rglob("*.py")) if file.is_file()]
@@ -192,7 +193,7 @@ def checked_entry(task: str, entry: object) -> dict[str, Any]:
     metadata.
 
     Raises:
-        InputError: the item is invalid. The message names the task and its class.
+        InputError: the item is invalid. The error message names the task and its class.
     """
     cls = library.dataset_class(task)[0]
     where = f"task {task!r} ({cls.__module__}.{cls.__qualname__}): an item"

@@ -82,7 +82,7 @@ def test_the_tiny_policy_is_asked_what_it_was_made_for() -> None:
         (["models.a={model: x, url: 'http://[::1'}", "tasks=maze"], "must be the URL of an endpoint"),
         (["models.a={model: x, key_variable: K}", "tasks=maze"], "is only for endpoints: set url"),
         (['models={" a": {model: x}}', "tasks=maze"], "or a leading space"),
-        (["models=tiny", "tasks=mase"], "did you mean 'maze'?; your own label needs task: NAME"),
+        (["models=tiny", "tasks=mase"], "did you mean 'maze'?; for your own label, set task: NAME"),
         (["models=tiny", "tasks.a/b={task: maze}"], "a label may contain only letters"),
         (["models=tiny", "tasks.x={task: mase}"], "tasks.x.task = 'mase'"),
         (["models=tiny", "tasks.maze={config: {min_grid: 3}}"], "tasks.maze.config.min_grid = 3"),

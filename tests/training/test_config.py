@@ -83,7 +83,7 @@ MISTAKES = [
     # names of other things
     ("tasks.chain_sums.weight=1", "unknown task 'chain_sums': did you mean 'chain_sum'"),
     ("tasks.game_of_24={}", "use 'puzzle24'"),
-    ("evaluation.tasks.mase={}", "; your own label needs task: NAME"),
+    ("evaluation.tasks.mase={}", "; for your own label, set task: NAME"),
     ("evaluation.tasks.spell_backward_4={}", "unknown task 'spell_backward_4': did you mean 'spell_backward'"),
     ("evaluation.tasks.easy.task=mase", "evaluation.tasks.easy.task = 'mase' @ command line: unknown task 'mase'"),
     ("evaluation.tasks.easy={task: maze, config: {min_grid: 3}}", "unknown option 'min_grid' of task 'maze'"),

@@ -44,7 +44,7 @@ class Document:
 
     def origin(self, path: Keys) -> str:
         """Return where the value at `path` was set: "FILE:LINE" or "command line". If the value has no recorded origin,
-        return that of its nearest parent, that of a nested value, or the file name."""
+        return the origin of its nearest parent or of a nested value, or the file name."""
         for length in range(len(path), 0, -1):
             if (found := self.origins.get(path[:length])) is not None:
                 return found

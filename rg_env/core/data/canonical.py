@@ -7,8 +7,8 @@ does not matter, or a `Name` (only its occurrences matter, not the name itself):
 
 Names are distinguished by where they occur, as in the Weisfeiler-Leman test for graphs. Forms that differ only by
 renaming and by the order in bags always become the same text. Other forms become different texts, except for some
-highly regular forms (such as two triangles and one hexagon). Such exceptions are safe for splits because forms with the
-same text are always in the same split.
+highly regular forms (such as two triangles and one hexagon). Treating different forms as the same is safe for splits
+because forms with the same text are always in the same split.
 
 This module also builds forms for arithmetic and algebraic expressions in the library's notation (Python syntax):
 

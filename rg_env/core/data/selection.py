@@ -102,8 +102,8 @@ class Selection:
 
 
 class Part:
-    """One split's rows in draw order, except that some are held back so that no answer is right on more than one row in
-    `one_in`."""
+    """One split's rows in draw order, except that some rows are held back so that no answer is right on more than one
+    row in `one_in`."""
 
     def __init__(self, one_in: int, patience_s: float) -> None:
         self.rows: list[Row] = []

@@ -6,8 +6,8 @@ orders or layouts. In rg_env, a hash of the problem determines the split (`core.
 all problems is for evaluation, and the rest is for training. No choice of seeds, sizes, configs or mixtures can put a
 problem into both splits, within a run or across runs.
 
-With `SplitBy` "question", a hash of the question's text is used instead. The same problem in two wordings may then be
-in both splits.
+With `SplitBy` "question", a hash of the question's text determines the split. The same problem in two wordings may then
+be in both splits.
 """
 
 import hashlib

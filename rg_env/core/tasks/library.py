@@ -1,8 +1,8 @@
 """Access to reasoning_gym: importing it, building its datasets, and converting values to JSON and back.
 
 Only this module imports `reasoning_gym`, and only when one of its functions is called, because the import takes about
-2.5 s. If a user's options cause an error in the library, the caller gets an `InputError` that names the task and its
-options.
+2.5 s. If a user's options cause an error in the library, the caller receives an `InputError` that names the task and
+its options.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ NOT_A_TASK = "composite"
 
 
 def factory() -> ModuleType:
-    """`reasoning_gym.factory`, with every task registered."""
+    """Return `reasoning_gym.factory` with every task registered."""
     with warnings.catch_warnings():
         # cellpylib, a dependency of game_of_life, causes warnings about invalid escapes and about literals compared
         # with `is`.
@@ -41,7 +41,7 @@ def import_only(task: str, module: str) -> None:
 
     matplotlib (a dependency of one task) and sympy account for most of the full import time. Use this function only in
     child processes that generate rows or check options, because it creates the packages without running their
-    `__init__`, which would import everything. If that fails, the whole library is imported.
+    `__init__`, which would import everything. If the partial import fails, the entire library is imported.
     """
     try:
         for depth in (1, 2):  # reasoning_gym and reasoning_gym.<category>
@@ -72,19 +72,19 @@ def _package_without_init(name: str) -> ModuleType:
 
 
 def task_names() -> list[str]:
-    """Task names in the installed library, sorted."""
+    """Return the task names in the installed library, sorted."""
     return sorted(name for name in factory().DATASETS if name != NOT_A_TASK)
 
 
 def dataset_class(task: str) -> tuple[type[Any], type[Any]]:
-    """The library's dataset class and config class for `task`, which must exist."""
+    """Return the library's dataset class and config class for `task`, which must exist."""
     dataset_cls, config_cls = factory().DATASETS[task]
     return dataset_cls, config_cls
 
 
 def curriculum_levels(task: str) -> dict[str, list[dict[str, Any]]]:
-    """For each attribute of the task's curriculum, the options that each level sets. Empty if the task does not have a
-    curriculum."""
+    """Return, for each attribute of the task's curriculum, the options that each level sets. The result is empty if the
+    task does not have a curriculum."""
     module = factory()
     if not module.has_curriculum(task):
         return {}
@@ -116,8 +116,8 @@ def create(task: str, config: Mapping[str, Any], *, seed: int, size: int) -> Any
 
 
 def task_config(task: str, config: Mapping[str, Any], **rows: int) -> Any:
-    """Create the library's config object for `task`. `rows` contains its `seed` and `size`, which default to the
-    library's own. Raises `InputError` if the library rejects the options."""
+    """Create the library's config object for `task`. `rows` contains the `seed` and `size` of the config, which default
+    to the library's own values. Raises `InputError` if the library rejects the options."""
     config_cls = dataset_class(task)[1]
     try:
         defaults = config_cls()
@@ -131,7 +131,7 @@ def task_config(task: str, config: Mapping[str, Any], **rows: int) -> Any:
 
 
 def bad_options(task: str, config: Mapping[str, Any], error: BaseException) -> InputError:
-    """A one-line `InputError` for options that the library rejected."""
+    """Return a one-line `InputError` for options that the library rejected."""
     if dataset_class(task)[0].__module__.startswith("reasoning_gym."):
         reason = reason_of(error)
     else:
@@ -157,7 +157,7 @@ def quiet() -> Iterator[None]:
 
 
 def to_plain(value: Any) -> Any:
-    """The `default` hook for `json.dumps`, which returns the JSON form of dates, sets, dataclasses and numpy values."""
+    """Return the JSON form of dates, sets, dataclasses and numpy values, as the `default` hook for `json.dumps`."""
     if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
     if isinstance(value, set | frozenset):
@@ -170,7 +170,7 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(value: Any, default: Any) -> Any:
-    """An option's `value` from a config file, converted to the type of the library's `default` for that option."""
+    """Return an option's `value` from a config, converted to the type of the library's `default` for that option."""
     if isinstance(value, str) and isinstance(default, datetime.date | datetime.time):
         return type(default).fromisoformat(value)
     if isinstance(value, list) and isinstance(default, tuple):

@@ -1,20 +1,21 @@
-"""Fixes applied to the library in generation processes, to make a draw yield the same item on every machine.
+"""Fixes applied to the library in generation processes so that a draw yields the same item on every machine.
 
 - codeio executes code snippets. Snippets that read the clock, files, entropy, memory addresses or the process's state
-  are excluded. So are items whose snippet failed (for these, the library stores `{}` as the question and the answer).
+  are excluded. Items with a failed snippet are also excluded (the library stores `{}` as their question and answer).
 - number_sequence squares numbers until they have millions of digits, and then rejects the sequence. Five draws in a
-  thousand would take seconds, and some of these would take hours. Here, a sequence is rejected as soon as a number is
-  huge, which yields the same items.
-- basic_arithmetic tries every possible divisor of numbers with up to 24 digits, which can take days. Here the
-  numbers are factored, which yields the same items.
-- time_intervals completes partial dates with today's date. Here, a fixed date is used.
-- Questions with no right answer, with several, or with only a trivial one are excluded (see `LEFT_OUT`):
+  thousand would take seconds, and some of these draws would take hours. The fix rejects a sequence as soon as a number
+  is huge, which yields the same items.
+- basic_arithmetic tries every possible divisor of numbers with up to 24 digits, which can take days. The fix factors
+  the numbers, which yields the same items.
+- time_intervals completes partial dates with today's date. The fix uses a fixed date.
+- Questions without a right answer, with several right answers, or with only a trivial answer are excluded (see
+  `LEFT_OUT`):
   - propositional_logic: the premises of 20% of the questions contradict each other, so any conclusion follows. The
     premises of more than half of the questions imply nothing new.
   - syllogism: in one question in six, the answer depends on existential import.
   - quantum_lock: 4% of the questions have a shorter solution if every press of a button toggles the light.
   - tsumego: in 24% of the questions, no move captures a stone.
-  - aiw: one question in six asks about a person it has not mentioned.
+  - aiw: one question in six asks about a person whom it has not mentioned before.
 
 The user's process is not affected: only `core.data.items.serve` calls `fix_library`.
 """
@@ -76,7 +77,7 @@ def _asks_about_a_stranger(entry: Mapping[str, Any]) -> bool:
 
 
 LEFT_OUT: dict[str, tuple[str, Callable[[Mapping[str, Any]], bool]]] = {
-    "aiw": ("it asks about a person it has not mentioned", _asks_about_a_stranger),
+    "aiw": ("the question asks about a person whom it has not mentioned before", _asks_about_a_stranger),
     "codeio": (
         "the code snippet failed",
         lambda entry: not (entry["metadata"]["input_data"] or entry["metadata"]["output_data"]),
@@ -99,7 +100,7 @@ LEFT_OUT: dict[str, tuple[str, Callable[[Mapping[str, Any]], bool]]] = {
 
 
 def left_out(task: str, entry: Mapping[str, Any]) -> str:
-    """The reason why `entry` is excluded (see `LEFT_OUT`), or "" if it is kept."""
+    """Return the reason why `entry` is excluded (see `LEFT_OUT`), or "" if it is kept."""
     reason, fails = LEFT_OUT.get(task, ("", bool))
     return reason if fails(entry) else ""
 

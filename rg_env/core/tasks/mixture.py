@@ -29,9 +29,9 @@ from rg_env.errors import InputError, unknown_name
 
 
 class TaskSpec(TaskOptions):
-    """One task in a mixture. Build it with `Mixture.parse`, which checks names and levels.
+    """One task in a mixture. Build a `TaskSpec` with `Mixture.parse`, which checks names and levels.
 
-    `config` is in JSON form (dates as ISO text). It includes the options set by levels, which explicit options
+    `config` is in JSON form (dates as ISO text). `config` includes the options set by levels, which explicit options
     override.
     """
 
@@ -47,7 +47,7 @@ class TaskSpec(TaskOptions):
 
 
 class Mixture(BaseModel):
-    """The tasks to draw questions from. A task can occur only once."""
+    """The tasks from which questions are drawn. Each task can occur only once."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -62,7 +62,7 @@ class Mixture(BaseModel):
 
         Raises:
             UnknownNameError: a task, key, option or attribute does not exist.
-            InputError: anything else is invalid.
+            InputError: the mixture is invalid for any other reason.
         """
         if isinstance(gym, Mixture):
             gym = list(gym.tasks)
@@ -84,7 +84,8 @@ class Mixture(BaseModel):
         return [task.name for task in self.tasks]
 
     def counts(self, n: int) -> list[int]:
-        """How many of the `n` rows each task gets under the largest-remainder method, with at least one row per task.
+        """Return the number of rows (of `n`) for each task under the largest-remainder method, with at least one row
+        per task.
 
         Raises `InputError` if `n` is above 0 but below the number of tasks, because a task without rows would not have
         a meaningful accuracy.
@@ -126,7 +127,7 @@ def _parse_task(item: object) -> TaskSpec:
 
 
 def _plain_options(task: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Options in JSON form. Raises `InputError` for options that the task does not have."""
+    """Return the options in JSON form. Raises `InputError` for options that the task does not have."""
     options = load_table()[task]["options"]
     for option in config:
         if option in SET_BY_ROWS:
@@ -142,8 +143,8 @@ def _plain_options(task: str, config: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError(f"task {task!r}: config cannot be written as JSON: {error}") from error
 
 
-# Values of options. The library checks them when it builds a task's config object. That happens in a child process,
-# which imports only the given tasks, because importing the whole library takes 2.5 s.
+# The library checks the values of options when it builds a task's config object. The check runs in a child process,
+# which imports only the given tasks because importing the entire library takes 2.5 s.
 
 _OPTION_CHECK = f"{__name__}:serve_option_check"
 _CHECK_TIMEOUT_S = 10.0
@@ -153,7 +154,7 @@ def check_options(specs: Mapping[str, TaskSpec]) -> None:
     """Raise `InputError` if the library rejects the options of a task. `specs` maps each task's key in the config to
     the task.
 
-    Options that are rejected only while questions are drawn are not detected.
+    Options that the library rejects only while it draws questions are not detected.
     """
     changed = {key: [spec.name, spec.config] for key, spec in specs.items() if spec.config}
     if not changed:
@@ -171,8 +172,9 @@ def check_options(specs: Mapping[str, TaskSpec]) -> None:
 
 
 def serve_option_check() -> None:
-    """The main function of the child process. It receives one list with the sources of the user's code, and the tasks
-    with their options. For each task, it replies with the problem, or "" if the options are valid."""
+    """Check the options of tasks. This is the main function of the child process, which receives one list with the
+    sources of the user's code and the tasks with their options. The reply contains, for each task, the problem, or ""
+    if the options are valid."""
     parent = ParentPipe()
     own, *tasks = parent.receive()
     import_same(own)
@@ -191,7 +193,7 @@ def serve_option_check() -> None:
 def entry_problems(
     path: Keys, spec: Mapping[str, Any], label: str | None, reserved: Mapping[str, str]
 ) -> Iterator[Problem]:
-    """The problems with an entry at `path` in a config's evaluation tasks.
+    """Yield the problems with an entry at `path` in a config's evaluation tasks.
 
     Args:
         spec: the task's name and options, as accepted by `Mixture.parse`.
@@ -203,5 +205,5 @@ def entry_problems(
         yield Problem(path, problem)
     if label is not None and is_unknown:
         path = (*path, "task")
-    hint = "; your own label needs task: NAME" if label is None and is_unknown else ""
+    hint = "; for your own label, set task: NAME" if label is None and is_unknown else ""
     yield from problems_within(path, spec, Mixture.parse, hint)

@@ -7,9 +7,9 @@
 own tasks (`core.user_code`) are added at run time.
 
 A level is shorthand for the options that the library's curriculum sets at that level. `level: 2` applies to all
-attributes of the task's curriculum, and `levels: {attribute: 2}` applies to individual ones. The two can be combined.
-Other attributes stay at level 0, the library's default. If an attribute does not have the given level, its highest one
-is used, as in the library's `set_global_level`.
+attributes of the task's curriculum, and `levels: {attribute: 2}` applies to individual attributes. `level` and `levels`
+can be combined. Other attributes stay at level 0, the library's default. If an attribute does not have the given level,
+its highest level is used, as in the library's `set_global_level`.
 """
 
 import contextlib
@@ -47,13 +47,13 @@ _user_tasks: dict[str, TaskEntry] = {}
 
 @lru_cache(maxsize=1)
 def load_table() -> dict[str, TaskEntry]:
-    """All tasks, both the library's and the user's own."""
+    """Return all tasks, both the library's and the user's own."""
     return {**shipped_table(), **_user_tasks}
 
 
 @lru_cache(maxsize=1)
 def shipped_table() -> dict[str, TaskEntry]:
-    """The table shipped with the package."""
+    """Return the table shipped with the package."""
     table: dict[str, TaskEntry] = json.loads(PATH.read_text(encoding="utf-8"))
     return table
 
@@ -65,7 +65,7 @@ def add_user_task(task: str, entry: TaskEntry) -> None:
 
 
 def is_user_task(task: str) -> bool:
-    """Whether `task` is one of the user's own."""
+    """Whether `task` is one of the user's own tasks."""
     return task in _user_tasks
 
 
@@ -98,7 +98,7 @@ def make_entry(task: str, category: str, broken: dict[str, str]) -> TaskEntry:
 
 
 def resolve_levels(task: str, level: int | None, levels: Mapping[str, int] | None = None) -> dict[str, Any]:
-    """The options of `task` at the given `level` and `levels`. Empty if neither is given.
+    """Return the options of `task` at the given `level` and `levels`. The result is empty if neither is given.
 
     Raises:
         UnknownNameError: an attribute is not in the task's curriculum.
@@ -128,10 +128,10 @@ def resolve_levels(task: str, level: int | None, levels: Mapping[str, int] | Non
 
 
 def working_levels(task: str, attributes: Collection[str] = ()) -> dict[int, dict[str, Any]]:
-    """A task's levels in ascending order, with the options of each, excluding levels known to be broken.
+    """Return a task's levels in ascending order, with the options of each level, excluding levels known to be broken.
 
-    The `attributes` (by default, all of them) are set to the level, or to their highest level if that is lower. The
-    others stay at level 0. Raises `UnknownNameError` if an attribute is not in the task's curriculum.
+    The `attributes` (by default, all of them) are set to the level, or to their highest level if that is lower. Other
+    attributes stay at level 0. Raises `UnknownNameError` if an attribute is not in the task's curriculum.
     """
     steps = load_table()[task]["levels"]
     for name in attributes:
@@ -146,8 +146,8 @@ def working_levels(task: str, attributes: Collection[str] = ()) -> dict[int, dic
 
 
 def level_options(attributes: Mapping[str, list[dict[str, Any]]], levels: Mapping[str, int]) -> dict[str, Any]:
-    """The options that result from setting each attribute to its given level, or to its highest level if it does not
-    have the given one."""
+    """Return the options that result from setting each attribute to its given level, or to its highest level if the
+    given level does not exist."""
     options: dict[str, Any] = {}
     for attribute, steps in attributes.items():
         options.update(steps[min(levels[attribute], len(steps) - 1)])
