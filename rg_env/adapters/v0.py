@@ -388,7 +388,7 @@ class VerifiersEnvironment(Environment):
         }
         self.has_accuracy = "accuracy" in self.reward_weights
         if not self.reward_weights:
-            raise InputError(f"the rubric of {type(env).__name__} has no reward function")
+            raise InputError(f"the rubric of {type(env).__name__} has no reward function: add one")
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Scored]:
         states = [self._state(rollout) for rollout in rollouts]

@@ -165,7 +165,7 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
         """Check everything that can be checked without drawing a question."""
         self.imports = [os.path.abspath(name) if name.endswith(".py") else name for name in self.imports]
         if not self._count:
-            raise InputError(f"num_{self.split}_examples is 0, so the split {self.split!r} would be empty")
+            raise InputError(f"num_{self.split}_examples is 0, so the split {self.split!r} would be empty: increase it")
         options = self._prompt_options
         try:
             rubric = json.dumps(

@@ -38,14 +38,14 @@ def add(commands: Any) -> None:
     number("--tensor-parallel-size", help="GPUs per model replica in vLLM")
     number("--data-parallel-size", help="model replicas in vLLM")
     option("--dtype", help="dtype of the server's weights; default: the model's dtype, or float32 on a CPU")
-    number("--max-model-len", help="vLLM's context length, in tokens of prompt and completion")
+    number("--max-model-len", help="context length of vLLM, in tokens (prompt plus completion)")
     text = "additional vLLM options, such as --vllm-args='--seed 1'"
     option("--vllm-args", type=shell_words, default=(), metavar="'...'", help=text)
     option("--log-dir", metavar="DIR", help="folder for vllm.log and train.log; default: a new folder under logs/")
     number("--server-timeout", default=600, metavar="S", help="seconds to wait for the server to start; default: 600")
     number("--save-timeout", default=300, metavar="S", help="seconds for a stopped run to save and exit; default: 300")
     launch.flag("--verbose", help="show the server log and library messages")
-    launch.flag("--dry-run", help="print the two commands and exit")
+    launch.flag("--dry-run", help="print the two commands, then exit")
     launch.set_defaults(run=run)
 
 

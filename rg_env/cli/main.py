@@ -37,7 +37,7 @@ _EXAMPLES = (
 
 def main() -> None:
     """Run the `rg-env` command."""
-    if sys.platform == "win32":  # imports of POSIX modules would fail with tracebacks
+    if sys.platform == "win32":  # importing POSIX modules would fail with a traceback
         sys.exit("error: rg-env requires Linux or macOS; on Windows, install it in WSL 2")
     run_command(lambda: run(sys.argv[1:]))
 

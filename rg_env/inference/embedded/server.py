@@ -247,7 +247,7 @@ class ChatRequest(Request):
     @property
     def limit(self) -> int | None:
         if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
-            raise BadRequest("max_tokens and max_completion_tokens differ", param="max_tokens")
+            raise BadRequest("max_tokens and max_completion_tokens differ: pass only one", param="max_tokens")
         return self.max_tokens or self.max_completion_tokens
 
     @property
