@@ -1,4 +1,4 @@
-"""Define a custom reward, register it by name and weight it against other rewards.
+"""Define a custom reward, register it by name and combine it with other rewards.
 
     python examples/custom_reward.py                  # the tiny policy on any machine, in about a minute
 
@@ -24,7 +24,7 @@ def shows_work(rollout, lines=2):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default depends on the machine)")
+    parser.add_argument("--model", help="folder, name on the Hub, or 'tiny' (default depends on the machine)")
     parser.add_argument("--max-steps", type=positive, help="optimizer steps (default depends on the model)")
     parser.add_argument("--output-dir", help="new output folder (default: created under outputs/)")
     options = parser.parse_args()

@@ -2,7 +2,8 @@
 
     python examples/custom_task.py                    # the tiny policy on any machine, in about a minute
 
-Once this file has been imported, the task can be used by name anywhere, with options and levels. In a run's config:
+Once this file has been imported, the task can be used by name like any other task, with options and levels.
+In a run's config:
 
     imports: [custom_task.py]                         # relative to the config
     tasks: {dice_sum: {levels: {dice: 1}}}
@@ -35,7 +36,7 @@ class DiceDataset(ProceduralDataset):
         super().__init__(config=config, seed=config.seed, size=config.size)
 
     def __getitem__(self, index):
-        rng = Random(self.seed + index)  # the only randomness, so that a seed always yields the same questions
+        rng = Random(self.seed + index)  # the only source of randomness: a seed always yields the same questions
         rolls = [rng.randint(1, self.config.sides) for _ in range(self.config.dice)]
         wording = "State the final answer to the following arithmetic problem: {} ="  # known to the tiny policy
         return {"question": wording.format(" + ".join(map(str, rolls))), "answer": str(sum(rolls))}
@@ -61,7 +62,7 @@ register_dataset("dice_sum", DiceDataset, DiceConfig, DiceCurriculum)
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default depends on the machine)")
+    parser.add_argument("--model", help="folder, name on the Hub, or 'tiny' (default depends on the machine)")
     parser.add_argument("--max-steps", type=positive, help="optimizer steps (default depends on the model)")
     parser.add_argument("--output-dir", help="new output folder (default: created under outputs/)")
     options = parser.parse_args()

@@ -4,7 +4,7 @@
     python examples/evaluate.py --models tiny outputs/RUN/checkpoint-25
     python examples/evaluate.py --models NAME@http://127.0.0.1:8000/v1 --tasks maze --max-tokens 2048
 
-This does the same as `rg-env eval`; see docs/reference/evaluation.md for options and files.
+This script does the same as `rg-env eval`; see docs/reference/evaluation.md for options and files.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from rg_env.commands import positive, run_command
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=["tiny"], help="folders, names on the hub, 'tiny' or NAME@URL")
+    parser.add_argument("--models", nargs="+", default=["tiny"], help="folders, names on the Hub, 'tiny' or NAME@URL")
     parser.add_argument("--tasks", nargs="+", default=["leg_counting", "chain_sum", "simple_equations"])
     parser.add_argument("--num-examples", type=positive, default=50, help="questions per task; default: 50")
     parser.add_argument("--max-tokens", type=positive, default=90, help="maximum new tokens per answer; default: 90")

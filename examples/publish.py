@@ -1,13 +1,13 @@
-"""Publish a trained model after reading its model card.
+"""Publish a trained model, or preview its files and model card.
 
     python examples/publish.py outputs/RUN me/legs --dry-run                 # shows the files and the card
     python examples/publish.py outputs/RUN me/legs --private
     python examples/publish.py outputs/RUN me/legs --optimizer-state full    # so that training can resume
     python examples/publish.py verl/global_step_400 me/legs --base Qwen/Qwen2.5-3B-Instruct
 
-This does the same as `rg-env push`. The token comes from HF_TOKEN (which .env can also set) or from `hf auth login`. To
-resume an interrupted upload, repeat the command. A run is published automatically if its config has `hub: {enabled:
-true, repo_id: me/legs}`.
+This script does the same as `rg-env push`. The token comes from HF_TOKEN (which .env can also set) or from `hf auth
+login`. To resume an interrupted upload, repeat the command. A run is published automatically if its config has
+`hub: {enabled: true, repo_id: me/legs}`.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from rg_env.commands import run_command
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "run", type=Path, help="a run (publishes its last checkpoint), a checkpoint from any trainer, or a model folder"
+        "run", type=Path, help="a run (its last checkpoint is used), a checkpoint from any trainer, or a model folder"
     )
     parser.add_argument("repo_id", help="USER/NAME, created if missing")
     parser.add_argument("--private", action="store_true")

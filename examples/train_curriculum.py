@@ -1,7 +1,7 @@
 """Train with GRPO and a curriculum that raises the level once the model answers enough questions correctly.
 
     python examples/train_curriculum.py                                  # the tiny policy on sums, in a minute or two
-    python examples/train_curriculum.py --schedule 0:0 10:1 20:2         # fixed schedule of STEP:LEVEL
+    python examples/train_curriculum.py --schedule 0:0 10:1 20:2         # fixed schedule: STEP:LEVEL pairs
     python examples/train_curriculum.py --task spell_backward --model Qwen/Qwen2.5-1.5B-Instruct --max-steps 200
 
 `rg-env tasks NAME` lists a task's levels and the options that they set.
@@ -24,7 +24,7 @@ def main() -> int:
     parser.add_argument("--task", default="chain_sum", help="Reasoning Gym task with levels (`rg-env tasks`)")
     parser.add_argument("--highest", type=positive, default=2, help="highest level")
     parser.add_argument("--schedule", nargs="+", type=step_and_level, metavar="STEP:LEVEL", help="fixed level schedule")
-    parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default depends on the machine)")
+    parser.add_argument("--model", help="folder, name on the Hub, or 'tiny' (default depends on the machine)")
     parser.add_argument("--max-steps", type=positive, help="optimizer steps (default depends on the model)")
     parser.add_argument("--output-dir", help="new output folder (default: created under outputs/)")
     parser.add_argument("--resume", metavar="auto|PATH", help="checkpoint to resume from; auto: newest in --output-dir")

@@ -2,7 +2,7 @@
 
     python examples/train_from_config.py configs/train/tiny.yaml training.max_steps=10
 
-To try several learning rates, loop over `load_train_config(file, [f"training.learning_rate={rate}"])`.
+To try several learning rates, call `load_train_config(file, [f"training.learning_rate={rate}"])` for each rate.
 """
 
 import argparse
@@ -16,7 +16,7 @@ def main() -> int:
     parser.add_argument("config", nargs="?", default="configs/train/tiny.yaml")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value")
     options = parser.parse_args()
-    config = load_train_config(options.config, options.overrides)  # immutable; raises all errors at once
+    config = load_train_config(options.config, options.overrides)  # immutable; one exception lists all errors
     print(f"learning rate {config.training.learning_rate:g}")
     results = run_config(config)  # the contents of train_results.json
     before, after = results.get("eval_before"), results.get("eval_after")

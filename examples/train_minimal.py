@@ -1,12 +1,13 @@
-"""Train with GRPO on your own data and reward functions, with the training arguments spelled out in this file.
+"""Train with GRPO on your own data, with your own reward functions and the training arguments spelled out in this file.
 
     python examples/train_minimal.py                                     # the tiny policy on the sums generated below
     python examples/train_minimal.py --tasks chain_sum leg_counting       # Reasoning Gym tasks
     python examples/train_minimal.py --data problems.jsonl --model Qwen/Qwen2.5-1.5B-Instruct --max-steps 200
     python examples/train_minimal.py --data openai/gsm8k --data-config main --answer-after "####" --model ...
 
---data takes a .csv, .json, .jsonl or .parquet file, or a dataset on the hub, with the columns `question` and `answer`.
-The defaults for the learning rate, batch size and lengths depend on the model (see `rg_env.training.default_config`).
+--data takes a .csv, .json, .jsonl or .parquet file, or a dataset on the Hub, with the columns `question` and `answer`
+(or those named by --question-column and --answer-column). The defaults for the learning rate, batch size and lengths
+depend on the model (see `rg_env.training.default_config`).
 
 On a GPU node, in two terminals:
 
@@ -24,7 +25,7 @@ from rg_env.commands import Names, positive, run_command, seed
 
 
 def sums(count, seed):
-    """Return the default rows: sums that the tiny policy can learn. Any list of dicts with these keys works."""
+    """Return the default rows: sums that the tiny policy can learn. Any list of dicts with the same keys works."""
     rng = random.Random(seed)
     terms = [[rng.randint(1, 99) for _ in range(rng.randint(2, 4))] for _ in range(count)]
     wording = "State the final answer to the following arithmetic problem: {} ="
@@ -43,14 +44,14 @@ def answers_once(completion):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--data", help="data file or hub dataset with questions and answers")
+    source.add_argument("--data", help="data file, or dataset on the Hub, with questions and answers")
     source.add_argument("--tasks", action=Names, nargs="+", help="Reasoning Gym tasks (`rg-env tasks`)")
-    parser.add_argument("--data-config", help="configuration (subset) of a hub dataset")
+    parser.add_argument("--data-config", help="configuration (subset) of a dataset on the Hub")
     parser.add_argument("--question-column", default="question")
     parser.add_argument("--answer-column", default="answer")
     parser.add_argument("--answer-after", help="text in the answer column after which the gold answer starts")
     parser.add_argument("--num-eval", type=positive, default=200, help="evaluation questions")
-    parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default depends on the machine)")
+    parser.add_argument("--model", help="folder, name on the Hub, or 'tiny' (default depends on the machine)")
     parser.add_argument("--attention", choices=["auto", "flash_attention_2", "sdpa", "eager"], default="auto")
     parser.add_argument("--engine", choices=["embedded", "vllm"], default="embedded")
     parser.add_argument("--host", default="127.0.0.1")
@@ -58,7 +59,7 @@ def main() -> int:
     parser.add_argument("--output-dir", help="new output folder (default: created under outputs/)")
     parser.add_argument("--resume", metavar="auto|PATH", help="checkpoint to resume from; auto: newest in --output-dir")
     parser.add_argument("--max-steps", type=positive)
-    parser.add_argument("--rollouts-per-step", type=positive, help="rollouts per step, over all processes")
+    parser.add_argument("--rollouts-per-step", type=positive, help="rollouts per step, across all processes")
     parser.add_argument("--batch-size", type=positive, help="rollouts per micro-batch on each process")
     parser.add_argument("--num-generations", type=positive, default=8, help="rollouts per prompt")
     parser.add_argument("--learning-rate", type=float)
@@ -70,7 +71,7 @@ def main() -> int:
     from rg_env.training import load_rows, split_rows
 
     columns = {"question_column": options.question_column, "answer_column": options.answer_column}
-    if not options.tasks:  # the data is read before the slow imports; errors include the file and line
+    if not options.tasks:  # read the data before the slow imports; errors include the file and line
         given = sums(2200, options.seed) if options.data is None else options.data
         rows = load_rows(given, options.data_config, answer_after=options.answer_after, **columns)
         train_rows, eval_rows = split_rows(rows, options.num_eval, options.seed)
@@ -90,7 +91,7 @@ def main() -> int:
         # defaults depend on the model
         max_steps=options.max_steps,
         learning_rate=options.learning_rate,
-        rollouts_per_step=options.rollouts_per_step,  # over all processes
+        rollouts_per_step=options.rollouts_per_step,  # across all processes
         per_device_train_batch_size=options.batch_size,
         max_prompt_length=options.max_prompt_length,
         max_tokens=options.max_tokens,

@@ -23,12 +23,12 @@ from rg_env.errors import MissingExtraError
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", action=Names, nargs="+", default=["leg_counting"], help="see `rg-env tasks`")
-    parser.add_argument("--model", default="tiny", help="folder, name on the hub, or 'tiny' (default)")
+    parser.add_argument("--model", default="tiny", help="folder, name on the Hub, or 'tiny' (default)")
     parser.add_argument(
         "--max-steps", type=positive, help="optimizer steps (default: 25 for the tiny policy, 200 for other models)"
     )
     parser.add_argument("--eval-examples", type=positive, default=200, help="number of frozen evaluation questions")
-    parser.add_argument("--output-dir", default="outputs/trl", help="TRL's checkpoint folder (default: outputs/trl)")
+    parser.add_argument("--output-dir", default="outputs/trl", help="TRL's output folder (default: outputs/trl)")
     parser.add_argument("--seed", type=seed, default=0)
     options = parser.parse_args()
 
@@ -100,7 +100,7 @@ def main() -> int:
 
 
 def require_trl() -> None:
-    """Raise `MissingExtraError` unless TRL 1.x is installed."""
+    """Raise `MissingExtraError` unless TRL 1.0 or later is installed."""
     try:
         version = metadata.version("trl")
     except metadata.PackageNotFoundError:

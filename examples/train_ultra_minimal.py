@@ -18,10 +18,10 @@ from rg_env.commands import Names, positive, run_command, seed
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", action=Names, nargs="+", default=["leg_counting"], help="see `rg-env tasks`")
-    parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default depends on the machine)")
+    parser.add_argument("--model", help="folder, name on the Hub, or 'tiny' (default depends on the machine)")
     parser.add_argument("--engine", choices=["embedded", "vllm"], default="embedded")
     parser.add_argument("--max-steps", type=positive, help="optimizer steps (default depends on the model)")
-    parser.add_argument("--rollouts-per-step", type=positive, help="rollouts over all processes (default: 128)")
+    parser.add_argument("--rollouts-per-step", type=positive, help="total number of rollouts per step (default: 128)")
     parser.add_argument("--output-dir", help="new output folder (default: created under outputs/)")
     parser.add_argument("--resume", metavar="auto|PATH", help="checkpoint to resume from; auto: newest in --output-dir")
     parser.add_argument("--seed", type=seed, default=0)
@@ -33,7 +33,7 @@ def main() -> int:
     from rg_env import ReasoningGym
     from rg_env.training import EngineConfig, GRPOTrainer, choose_folder, default_config, load_policy, run_name, train
 
-    choose_folder(options.output_dir, "check", options.resume)  # fail before the model is loaded
+    choose_folder(options.output_dir, "check", options.resume)  # reports an invalid folder before the model is loaded
     policy = load_policy(options.model)
     env = ReasoningGym(gym=policy.mixture(options.tasks), seed=options.seed, manifest=options.manifest)
     folder = choose_folder(options.output_dir, run_name(options.tasks, policy.label), options.resume)

@@ -21,7 +21,8 @@ import yaml
 class GRPOTrainer(vf.GRPOTrainer):
     def _get_per_token_logps(self, model, input_ids, attention_mask, *args, **kwargs):
         # Upstream passes its loss mask as the attention mask. The loss mask is 0 on the prompt, so it hides the
-        # question. Sequences are padded on the right, so ones are correct for every token that contributes to the loss.
+        # question. Sequences are padded on the right, so a mask of ones is correct for every token that contributes to
+        # the loss.
         return super()._get_per_token_logps(model, input_ids, torch.ones_like(attention_mask), *args, **kwargs)
 
 
