@@ -3,8 +3,9 @@
     config = load_eval_config("configs/eval/tiny.yaml", ["num_examples=50"])
     config = eval_config_of(["models=tiny", "tasks=leg_counting"])
 
-Everything that can be validated without a model is validated here, without importing torch or reasoning_gym. If a model
-belongs to a training run, values missing from the config are taken from that run (see `evaluation.trained`).
+Validation does not load a model or import torch or reasoning_gym. API keys, the values of task options and the contents
+of data files are checked later, in `runner.prepared`. If a model belongs to a training run, values missing from the
+config are taken from that run (see `evaluation.trained`).
 """
 
 import contextlib
@@ -72,15 +73,16 @@ class RequestsConfig(Section):
     """Settings for calls to endpoints."""
 
     concurrency: Positive = 64
-    """Maximum number of concurrent calls per model."""
+    """Maximum number of concurrent calls per model. If several vLLM servers serve the model, the limit applies to each
+    server."""
     timeout_s: parsing.Above0 = 600.0
-    """Timeout per call, in seconds."""
+    """Timeout for each attempt of a call, in seconds."""
     tries: Positive = 6
     """Maximum number of attempts per call. Calls are retried after temporary HTTP errors (such as 429 and 5xx),
     timeouts, broken connections and malformed replies."""
     pause_s: parsing.Above0 = 0.5
-    """Seconds to wait before the second attempt. The pause doubles after each further attempt, up to 60 seconds. If the
-    server requests a pause, that pause is used instead."""
+    """Seconds to wait before the second attempt. The pause doubles after each further attempt. If the server requests a
+    pause, that pause is used instead. Pauses are limited to 60 seconds, and then varied randomly by up to 25%."""
     give_up_after: Positive = 32
     """Number of consecutive failed calls after which a model's evaluation stops."""
 
@@ -89,8 +91,8 @@ class ServingConfig(Section):
     """Settings for serving models that have no `url`."""
 
     kind: Literal["auto", "embedded", "vllm"] = "auto"
-    """"vllm" starts one vLLM server per model, each on one GPU. "embedded" runs models with transformers in this
-    process. "auto" uses vLLM if it is installed and there is a GPU, and the embedded engine otherwise."""
+    """"vllm" starts vLLM servers, each of which serves one model on one GPU. "embedded" runs models with transformers
+    in this process. "auto" uses vLLM if it is installed and there is a GPU, and the embedded engine otherwise."""
     gpus: list[parsing.Count] | None = None
     """Indices of the GPUs to use. Each GPU serves one model at a time. Default: all GPUs."""
     vllm_args: list[Text] = Field(default_factory=list)
@@ -129,7 +131,7 @@ _NAME = re.compile(r"[^\s/\\\x00-\x1f][^\\\x00-\x1f]{0,119}")
 _ALL_TASKS = "all_tasks"
 """Label used in the names of files that cover all tasks."""
 _MOST_ANSWERS = 10_000_000
-"""Maximum number of answers per model and task. At this limit, the answers take several hundred megabytes of memory."""
+"""Maximum number of answers per model and task. At this limit, the answers take several gigabytes of memory."""
 SECRET = "contains a password or a query: put the key in an environment variable and name it in key_variable"
 
 
@@ -190,8 +192,8 @@ class EvalModel(Section):
     """A model's key is its name in tables and plots."""
 
     model: Text
-    """Folder of a model, checkpoint or LoRA adapter, a model's name on the Hugging Face Hub, "tiny", or, if `url` is
-    set, the model's name at that endpoint."""
+    """Folder of a model, checkpoint or LoRA adapter; folder of a training run, whose last checkpoint is used; name of a
+    model on the Hugging Face Hub; "tiny"; or, if `url` is set, the model's name at that endpoint."""
     url: Text | None = None
     """URL of an OpenAI-compatible endpoint, such as http://127.0.0.1:8000/v1. If omitted, the model runs on this
     machine.
@@ -236,7 +238,8 @@ class PublishedTable(Section):
     source: Text
     """Source of the accuracies, such as a paper's title or URL."""
     tolerance: parsing.Share
-    """Maximum difference between two accuracies that are considered equal. 0.05 means five percentage points."""
+    """Maximum difference at which a published accuracy and a measured accuracy are considered equal. 0.05 means five
+    percentage points."""
     num_examples: Positive | None = None
     """Number of distinct questions per task that each accuracy is based on. If omitted, the accuracies are treated as
     exact."""
@@ -281,7 +284,8 @@ class EvalConfig(Section):
     }
 
     imports: list[Text] = Field(default_factory=list)
-    """Modules or .py files that register custom tasks or rewards. File paths are relative to this config."""
+    """Modules or .py files that register custom tasks or rewards. File paths are relative to the config file that lists
+    them."""
     models: Annotated[dict[str, EvalModel], Field(min_length=1)]
     """Models to evaluate."""
     tasks: dict[str, EvalTask] = Field(default_factory=dict)
@@ -363,11 +367,11 @@ class EvalConfig(Section):
         return [*self.tasks, *([self.data_name] if self.data_name else [])]
 
     def count(self, name: str) -> int:
-        """Return the number of questions for the task `name`, or the maximum number for `data`."""
+        """Return the number of questions for `name`, which is a task or the data. The data may have fewer questions."""
         return (name in self.tasks and self.tasks[name].num_examples) or self.num_examples
 
     def sampling_of(self, name: str) -> SamplingConfig:
-        """Return the sampling settings for the task `name`."""
+        """Return the sampling settings for `name`, which is a task or the data."""
         own = self.tasks[name].sampling.model_dump(exclude_none=True) if name in self.tasks else {}
         return self.sampling.model_copy(update=own)
 
@@ -567,8 +571,8 @@ def _external(config: EvalConfig) -> Iterator[Problem]:
     external = config.external
     if not config.names and not external.tasks and not any(run_of(each.model) for each in config.models.values()):
         found = [Problem(("models",), problem) for problem in path_problems(config.models.values())]
-        required = Problem(("tasks",), "is required: list at least one task, or set data or external.tasks (only "
-                      "checkpoints of a training run have a default, which is the run's tasks)")  # fmt: skip
+        required = Problem(("tasks",), "is required: list at least one task, or set data or external.tasks (there "
+                      "is a default only for checkpoints of a training run: the run's tasks)")  # fmt: skip
         yield from found or [required]
     if len(set(external.tasks)) < len(external.tasks):
         yield Problem(("external", "tasks"), "names a task twice")
@@ -577,8 +581,8 @@ def _external(config: EvalConfig) -> Iterator[Problem]:
 
 
 def _published(config: EvalConfig, document: Document, file_alone: Document) -> Iterator[Problem]:
-    """Check for published accuracies that refer to unknown tasks or models. Tasks and models that are in the config
-    file but excluded by the command line are allowed, unless the command line itself sets the accuracies."""
+    """Check published accuracies for unknown models and for unknown or repeated tasks. Tasks and models that are in the
+    config file but excluded by the command line are allowed, unless the command line itself sets the accuracies."""
     known_models, known_tasks = _known(file_alone)
     for table, each in config.published.items():
         for row, figures in each.rows.items():

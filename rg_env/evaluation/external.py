@@ -40,8 +40,8 @@ FOLDER = "external"
 LOG, REQUESTS = f"{FOLDER}/lm_eval.log", f"{FOLDER}/requests.jsonl"
 _SHIPPED = Path("configs") / "lm_eval"
 _SCORING_S = 600.0
-"""Base time limit for grading one model's answers, in seconds. The limit grows by the same amount for every 1,000
-answers. A limit is needed because simplifying a mathematical answer might never finish."""
+"""Base time limit for grading one model's answers to a benchmark, in seconds. The limit grows by the same amount for
+every 1,000 answers. A limit is needed because simplifying a mathematical answer might never finish."""
 
 
 _SIMILAR = {"gsm8k_cot_rg": "gsm8k_rg", "llama_math": "math_rg", "llama_math_algebra": "math_rg"}
@@ -51,8 +51,8 @@ _NAMED = re.compile(r"""^["']?(?:task|group)["']?[ ]*:[ ]*["']?([^\s"'#]+)""", r
 
 
 def check_tasks(config: EvalConfig) -> dict[str, str]:
-    """Check the names in `external.tasks` without importing lm-eval, and return the folder of each task that comes with
-    lm-eval.
+    """Check the names in `external.tasks` without importing lm-eval, and return the folder of each task and group that
+    comes with lm-eval.
 
     Raises:
         MissingExtraError: lm-eval is not installed.

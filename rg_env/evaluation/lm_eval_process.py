@@ -12,7 +12,7 @@ The process exchanges JSON values with `external`, which calls the models. No ot
 
 lm-eval's evaluation runs twice. The first run is stopped when it calls the model. In the second run, calling the model
 returns the answers. This process does not have API keys and does not run code written by models (lm-eval rejects tasks
-that require such code).
+that require running such code).
 """
 
 import hashlib
@@ -78,7 +78,7 @@ class _Model(LM):
             postprocess_generated_text(self._answers[key], settings.get("until"), None) for key, _, settings in asked
         ]
 
-    # These methods are abstract in `LM`, and `_load` rejects tasks that call them.
+    # `LM` requires these methods, but `_load` rejects the tasks that would call them.
     def loglikelihood(self, requests: list[Any]) -> NoReturn:
         raise Refused("chat endpoints do not report likelihoods")
 
@@ -186,7 +186,7 @@ def manager_for(names: list[str], include: list[str], folders: dict[str, str]) -
 
 
 def _parts(entry: Any) -> set[str]:
-    """Return the names of a group's tasks."""
+    """Return the names of a group's tasks and subgroups."""
     listed = (entry.cfg or {}).get("task")
     listed = listed if isinstance(listed, list) else []
     found = {part if isinstance(part, str) else part.get("task", part.get("group")) for part in listed}

@@ -239,7 +239,8 @@ async def endpoint(model: EvalModel, config: EvalConfig, *, folds: bool = False)
     """Connect to the OpenAI-compatible server that serves a model.
 
     Raises:
-        InputError: the API key is missing, no server answers at the URL, or the server does not serve the model.
+        InputError: the API key is missing or invalid, no server answers at the URL, or the server does not serve the
+            model.
     """
     ssl_context = httpx.create_ssl_context()
     ready = Endpoint(model.url or "", model.model, config.requests, key_of(model), ssl_context, folds)

@@ -5,8 +5,8 @@
 
 GRPO learns from groups with both right and wrong answers ("groups that teach"). A task that is always or never solved
 does not have such groups. If a constant answer is right just as often as the model's answers, the model may learn to
-give only that answer. The level to start with is the level with the most groups that teach. Only levels with a solve
-rate of 10% to 80%, and above the accuracy of the best constant answer, are considered.
+give only that answer. The level to start with is the level with the most groups that teach. Only levels whose solve
+rate is between 10% and 80%, and above the accuracy of the best constant answer, are considered.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ from rg_env.inference.protocol import Sampling
 
 Verdict = Literal["too few", "too hard", "trainable", "too easy", "guessable"]
 LEAST_QUESTIONS = 16
-"""Minimum number of questions for a verdict. If all of ten questions are unsolved, the true solve rate may still be up
-to 28%."""
+"""Minimum number of questions for a verdict. If none of ten questions is solved, the true solve rate may still be as
+high as 28%."""
 SOLVED = (0.1, 0.8)
 """Lower and upper bounds on the fraction of right answers at trainable levels."""
 LEAST_INFORMATIVE = 0.15
-"""Minimum fraction of groups with right and wrong answers. Below this fraction, most rollouts do not provide a learning
-signal."""
+"""Minimum fraction of groups that teach at trainable levels. Below this fraction, most rollouts do not provide a
+learning signal."""
 FLOOR = 0.2
 """Minimum accuracy of a constant answer at which a policy might learn to give only that answer."""
 _LABEL = "-level"
@@ -43,7 +43,8 @@ _ABOUT = (
     "'groups that teach' is the share of questions with both right and wrong answers, and 'rollouts for one' is the "
     "number of rollouts per such question. 'cut off' is the share of answers cut off by the token limit, and "
     "'answered' is the share of answers in the required form. 'constant' is the accuracy of the best constant answer "
-    "to the task. At trainable levels, the model solves 10% to 80% of the questions, and more than a constant answer."
+    "to the task. At trainable levels, the model solves 10% to 80% of the questions, and more than a constant answer "
+    "would."
 )
 
 
@@ -168,8 +169,8 @@ def _probed(name: str, results: TaskResults, model: str) -> Probed:
     result = results.models[model]
     groups, scores = result.correct.values(), result.scores
     informative = sum(len(set(group)) > 1 for group in groups) / len(groups)
-    # With few questions, two equal gold answers can make a constant answer look good, so the shipped
-    # figure is preferred.
+    # With few questions, two equal gold answers can make a constant answer look good, so the accuracy from the shipped
+    # audit is preferred.
     floor = known.constant if (known := audit.kept().get(task)) else results.floor
     return Probed(
         task=task,

@@ -5,9 +5,9 @@
     results.tasks["maze"].models["base"].scores.accuracy
     results = merged({"a.json": read_results("a.json"), "b.json": read_results("b.json")})
 
-`rg-env eval` writes one file for all tasks and one for each task. A training run writes one file per evaluation, which
-includes the rollouts. All models in a file answered the same frozen questions. `correct` records whether each answer is
-correct, so that models can be compared question by question later, even across files. Intervals are 95% confidence
+`rg-env eval` writes one file for all tasks and one for each task. A training run writes one file per evaluation,
+including the rollouts. All models in a file answered the same frozen questions. `correct` records whether each answer
+is correct, so that models can be compared question by question later, even across files. Intervals are 95% confidence
 intervals.
 """
 
@@ -61,7 +61,8 @@ class Questions(Record):
     seed: int | None
     """Seed of the evaluation split, or None for rows that rg_env did not generate."""
     manifest_sha256: str | None
-    """Hash of the environment's manifest (`core.data.manifest.split_hash`)."""
+    """Hash of the evaluation split in the environment's manifest (`core.data.manifest.split_hash`), or None for rows
+    that rg_env did not generate."""
     prompts_sha256: str
     """Hash of prompts and gold answers, for models without their own system prompt."""
 
@@ -133,11 +134,11 @@ class Scores(Accuracy):
     truncated: Share | None
     """Fraction of answers cut off by `max_tokens`."""
     errors: dict[str, float]
-    """Standard errors of the means, keyed by the same names as `figures`. With a single question, all standard errors
-    are 0."""
+    """Standard errors of the means, keyed by the same names as `figures` (without the fractions by status). With a
+    single question, all standard errors are 0."""
     status: dict[str, float]
-    """Fraction of answers by status (`core.grading.scoring.Status`, or "failed"). The mapping is empty for rows that
-    rg_env did not generate."""
+    """Fraction of answers by status (`core.grading.scoring.Status`, or "failed"). The mapping is empty if the
+    environment does not have status metrics."""
     failed: int
     """Number of calls that failed after all attempts."""
     left_out: int
@@ -232,7 +233,7 @@ class TaskResults(Record):
     models: Annotated[dict[str, ModelResult], Field(min_length=1)]
     """Models by name, in config order."""
     comparisons: list[Paired]
-    """Comparisons between all pairs of models."""
+    """Comparisons between all pairs of models that have questions in common."""
 
     @property
     def scores(self) -> Scores:

@@ -187,7 +187,8 @@ def _folder(config: EvalConfig, resume: bool) -> Path:
 
 
 def _check_same(config: EvalConfig, folder: Path) -> None:
-    """Raise `InputError` unless the evaluation in `folder` has the same questions and sampling as `config`."""
+    """Raise an error unless `folder` contains an evaluation with the same config, apart from the sections in
+    `_MAY_DIFFER`."""
     if not (folder / CONFIG_FILE).exists():
         raise OutputFolderError(f"{folder} does not contain an evaluation to resume, because it has no {CONFIG_FILE}")
     before, now = read_yaml(folder / CONFIG_FILE), config.model_dump(mode="json")

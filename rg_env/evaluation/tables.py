@@ -37,7 +37,7 @@ _ABOUT_EXTERNAL = (
     "intervals for shares."
 )
 _TASKS_SHOWN = 30
-"""Maximum number of rows per table on the console."""
+"""Maximum number of tasks or differences per table on the console."""
 _NOTHING = "–"
 Rows = list[list[str]]
 
@@ -106,7 +106,7 @@ def print_table(console: Console, heads: list[str], rows: Rows) -> None:
 
 
 def markdown(results: Results) -> str:
-    """`summary.md`."""
+    """Return the content of `summary.md`."""
     what = f"{results.created}; {', '.join(f'{name} {each}' for name, each in results.versions.items())}"
     if first := next(iter(results.tasks.values()), None):
         answers = counted(first.sampling.rollouts_per_example, "answer")

@@ -48,7 +48,7 @@ class Curve:
 
 
 def read_curve(file: Path, name: str) -> Curve:
-    """Read a run's curve from its `metrics.jsonl`, with intervals from the `eval_results` next to it.
+    """Read a run's curve from its `metrics.jsonl`, with intervals from the folder `eval_results` next to it.
 
     Raises:
         InputError: a file is unreadable, damaged or empty, or is not a `metrics.jsonl`.
@@ -87,7 +87,8 @@ def notes_on(curves: Sequence[Curve]) -> list[str]:
         )
     if unknown := [curve.name for curve in measured if curve.asked is None]:
         notes.append(
-            f"no intervals are shown and the problems are unknown, because eval_results is missing: {listed(unknown)}"
+            f"{listed(unknown)}: no intervals are shown, and it is not known which questions were used for evaluation, "
+            "because eval_results is missing"
         )
     return notes
 
@@ -97,7 +98,7 @@ def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None)
     """Draw reward and accuracy over the optimizer steps, side by side.
 
     If there are at most 7 runs, each run is drawn in its own color, with a band for the 95% interval of the accuracy.
-    If there are more than 7 runs, all runs are drawn as thin gray lines, along with the mean over the steps that all
+    If there are more than 7 runs, all runs are drawn as thin gray lines, along with their mean at each step that all
     runs share. The runs with the highest and lowest final accuracies are then highlighted.
 
     Args:
@@ -152,7 +153,7 @@ def _labels(curves: Sequence[Curve], shown: Sequence[Curve]) -> list[str]:
 
 
 def _draw_line(axes: Axes, curve: Curve, metric: str, line: dict[int, float], color: int) -> Line2D:
-    """Draw a run's smoothed line, its original line if that differs, and its intervals. The line style and marker help
+    """Draw a run's smoothed line, its original line (if different), and its intervals. The line style and marker help
     readers who cannot distinguish the colors."""
     look: dict[str, Any] = {"color": style.COLORS[color], "linestyle": _DASHES[color % 4], "linewidth": 1.8}
     values = curve.values.get(metric, {})
@@ -166,7 +167,7 @@ def _draw_line(axes: Axes, curve: Curve, metric: str, line: dict[int, float], co
 
 
 def _draw_crowd(axes: Axes, lines: Sequence[dict[int, float]]) -> list[Line2D]:
-    """Draw all runs in gray, along with the mean over the steps that all runs share."""
+    """Draw all runs in gray, along with their mean at each step that all runs share."""
     for line in lines:
         axes.plot(*_points(line), color=style.GREY, linewidth=0.8, alpha=0.5)
     steps = sorted(set.intersection(*map(set, lines)))
@@ -180,7 +181,7 @@ def _points(line: dict[int, float]) -> tuple[list[int], list[float]]:
 
 
 def _at_end(curve: Curve) -> list[float]:
-    """Return the final accuracy and reward, for sorting. Runs that lack a metric are ranked last."""
+    """Return the final accuracy and reward, for sorting. A missing metric counts as lower than any value."""
     return [[-math.inf, *curve.values.get(metric, {}).values()][-1] for metric in (ACCURACY, REWARD)]
 
 

@@ -1,4 +1,4 @@
-"""Plot several files that contain either evaluation results or training metrics. The kind of file is detected
+"""Plot one or more files, which contain either evaluation results or training metrics. The kind of file is detected
 automatically.
 
     plot_files([Path("results_maze_20250101-120000.json")])                  # results_maze_20250101-120000.png

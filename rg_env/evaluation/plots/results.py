@@ -20,7 +20,7 @@ from rg_env.evaluation.plots import style
 from rg_env.evaluation.results import Accuracy, ModelSummary, Results, Scores, TaskResults
 
 _MOST_DOTS = 100
-"""Maximum number of model-task pairs that are drawn as dots. Larger results are drawn as a table."""
+"""Maximum number of model-task pairs that are drawn as dots. If there are more pairs, a table is drawn instead."""
 _FLOOR = "the best constant answer"
 _BAR = "#A8D5F0"  # light so that lines drawn on it are visible in grayscale
 Models = Mapping[str, ModelSummary]

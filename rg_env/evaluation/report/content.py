@@ -25,9 +25,10 @@ from rg_env.evaluation.scores import scores_from, together
 from rg_env.evaluation.tables import ABOUT_LEFT_OUT, Table, columns_of, figures_of, tables_of
 
 POINTS = 1_000
-"""Maximum number of values per metric in a report. If a metric has more values, evenly spaced values are kept."""
+"""Maximum number of values per metric in a report. If any metric has more, only every n-th value of each metric is
+kept."""
 MAX_CHARACTERS = 50_000_000
-"""Maximum number of model-written characters in a report. More characters would make browsers slow."""
+"""Maximum number of characters in a report's rollouts. More characters would make browsers slow."""
 _LABELS_DRAWN = 5
 _CHARTS = {
     "Training batches": {"reward": "reward", "accuracy": "accuracy"},
@@ -133,8 +134,8 @@ class Page:
     def add_rollouts(
         self, records: Sequence[Record], limit: int, variants: Iterable[str] = (), characters: int = MAX_CHARACTERS
     ) -> None:
-        """Add at most `limit` rollouts with at most `characters` characters. For each question, either all answers are
-        included or none.
+        """Add at most `limit` rollouts with a total of at most `characters` characters. For each question, either all
+        answers are included or none.
 
         Questions are chosen in hash order so that their content does not bias the choice.
 
@@ -166,7 +167,7 @@ class Page:
 
 
 def _with_shared_texts(records: Sequence[Record], variants: Iterable[str], found: int) -> Rollouts:
-    """Return the records without empty fields, and with shared texts and variants replaced by their indices."""
+    """Return the records without fields that are None, and with shared texts and variants replaced by their indices."""
     texts, known = dict[str, int](), {name: place for place, name in enumerate(variants)}
     shown = []
     for each in records:

@@ -111,7 +111,8 @@ def test_runs_are_named_by_their_folders_and_ordered_by_their_numbers(rg_env: Ru
     assert shown(["4 runs", "mine", "lr=3e-05", "x/lr=0.0001", "y/lr=0.0001"]) == [
         "lr=3e-05", "mine", "x/lr=0.0001", "y/lr=0.0001", "4 runs"]  # fmt: skip
     assert notes.startswith(
-        "note: no intervals are shown and the problems are unknown, because eval_results is missing: "
+        "note: lr=3e-05, mine, x/lr=0.0001 and 1 more: no intervals are shown, and it is not known which questions "
+        "were used for evaluation, because eval_results is missing"
     )
 
 
