@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/curriculum.py                # three seeds, six runs, about six minutes on two cores
 
 The runs with and without the curriculum train the tiny policy for the same number of steps and are evaluated on the
-same questions, which have one to three animals. The script prints the mean difference with its 95% confidence interval
-(Student's t over seeds), whether or not the difference is significant.
+same questions, which have one to three animals. The script prints the mean difference in accuracy with its 95%
+confidence interval (Student's t over seeds), whether or not the difference is significant.
 """
 
 import argparse

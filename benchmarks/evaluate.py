@@ -1,7 +1,7 @@
 """Measure the overhead of `rg-env eval` with a local endpoint that has a fixed latency.
 
     .venv/bin/python benchmarks/evaluate.py                # throughput and CPU time per request
-    .venv/bin/python benchmarks/evaluate.py --memory       # instead, memory growth over 100,000 rollouts (minutes)
+    .venv/bin/python benchmarks/evaluate.py --memory       # memory over 100,000 rollouts instead (takes minutes)
     .venv/bin/python benchmarks/evaluate.py --check        # exit code 1 if a target is missed
 
 The endpoint runs in its own process and answers every request after the same delay. The ideal throughput is therefore
@@ -76,7 +76,7 @@ def config_of(folder: Path, port: int, questions: int, times: int, concurrency: 
 
 
 def measured(config: EvalConfig, folder: Path) -> tuple[float, float, list[tuple[int, float]]]:
-    """Evaluate, and return the seconds, CPU seconds, and pairs (rollouts so far, peak memory in MB) over time."""
+    """Evaluate. Return the elapsed time and the CPU time in seconds, and pairs (rollouts so far, peak memory in MB)."""
     works = make_works(config, [draw(config, name) for name in config.names])
     memory: list[tuple[int, float]] = []
 
@@ -130,7 +130,7 @@ def report_memory(folder: Path, port: int, options: argparse.Namespace) -> int:
     for share in (0.01, 0.1, 0.5, 1.0):
         made, peak = next(each for each in memory if each[0] >= share * 99_000)
         print(f"{made:>7} rollouts: {peak:.0f} MB")
-    print(f"in {seconds:.0f} s, {1000 * cpu / 1e5:.2f} ms of CPU time each; rollouts.jsonl: {size:.0f} MB")
+    print(f"in {seconds:.0f} s, {1000 * cpu / 1e5:.2f} ms of CPU time per rollout; rollouts.jsonl: {size:.0f} MB")
     return 0
 
 

@@ -49,7 +49,7 @@ def main() -> None:
     assert len(evaluation) == len(training) == options.steps
 
     def cost(measured: list[tuple[Any, Any]]) -> tuple[float, float]:
-        """Return the microseconds per rollout and per generated token."""
+        """Return the median times per rollout and per generated token, in microseconds."""
         rollouts = [1e6 * seconds / (PROMPTS * ROLLOUTS) for seconds, _ in measured[1:]]
         tokens = [each / length for each, (_, length) in zip(rollouts, measured[1:], strict=True)]
         return statistics.median(rollouts), statistics.median(tokens)

@@ -1,4 +1,4 @@
-"""Measure memory and time of `rg-env export` for a ZeRO-3 checkpoint with 0.5 B parameters, compared with a file copy.
+"""Measure the memory and time that `rg-env export` needs for a ZeRO-3 checkpoint with 0.5 B parameters.
 
     .venv/bin/python benchmarks/export.py               # creates the checkpoint first: 6 GB of disk, 8 GB of memory
     .venv/bin/python benchmarks/export.py --check       # exit code 1 if a target is missed
@@ -6,9 +6,9 @@
 Two DeepSpeed processes on the CPU create the checkpoint: a model with Qwen2.5-0.5B's shape and random float32 weights,
 saved before the first step and thus without optimizer moments, which an export does not read. Each measurement then
 runs in its own process: a plain copy of a file as large as the float32 weights, and exports to float32 and bfloat16
-with and without verification. Import time is reported separately, because it is the same for every export.
-Peak memory is the maximum of anonymous memory (RssAnon), including libraries. Mapped files, such as the checkpoint, are
-excluded, because the system can drop them at any time.
+with and without verification. The time of an export is reported with and without imports, which take equally long for
+every export. Peak memory is the maximum of anonymous memory (RssAnon), including libraries. Mapped files, such as the
+checkpoint, are excluded, because the system can drop their pages at any time.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 PEAK, TIME = 2.6, 3.0
-"""Upper bounds of peak memory / size of the float32 weights, and of seconds without imports / seconds of the copy."""
+"""Upper bounds for peak memory / size of the float32 weights, and for seconds without imports / seconds of the copy."""
 
 MAKE = """
 import sys
@@ -68,8 +68,8 @@ def make(folder: Path) -> Path:
 
 
 def measured(code: str, *arguments: str) -> tuple[float, float, int]:
-    """Run a program. Return the seconds that it prints, the seconds of the entire process, and its peak anonymous
-    memory in bytes."""
+    """Run a program that prints a time in seconds. Return this time, the time of the entire process in seconds, and its
+    peak anonymous memory in bytes."""
     begin, peak = time.monotonic(), 0
     process = subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True)
     while process.poll() is None:
@@ -120,7 +120,7 @@ def exported(checkpoint: Path, out: Path, **asked: Any) -> tuple[float, float, i
 
 
 def copied(file: Path) -> float:
-    """Return the seconds that one process takes for a plain copy."""
+    """Return the time, in seconds, that a plain copy takes in its own process."""
     target = file.with_name("copy")
     seconds, _, _ = measured(COPY, str(file), str(target))
     target.unlink()

@@ -1,5 +1,5 @@
-"""Measure the time to build 2,000 + 200 rows of a 20-task mixture in one process, in one process per core, and from
-the cache.
+"""Measure the time to build 2,000 + 200 rows of a 20-task mixture in one process and in one process per core, and to
+load them from the cache.
 
     .venv/bin/python benchmarks/generation.py
 
@@ -36,7 +36,8 @@ print(json.dumps([seconds, [split["sha256"] for split in manifest["splits"].valu
 
 
 def build(train: int, cache: bool, processes: int | None) -> tuple[float, list[str], bool]:
-    """Build once. Return the seconds, the hashes of the splits, and whether that process imported the library."""
+    """Build the rows in a new process. Return the time in seconds, the hashes of the splits, and whether the process
+    imported the library."""
     command = [sys.executable, "-W", "ignore", "-c", BUILD, json.dumps([TASKS, train, cache, processes])]
     seconds, hashes, imported = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     return seconds, hashes, imported
@@ -44,7 +45,7 @@ def build(train: int, cache: bool, processes: int | None) -> tuple[float, list[s
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--train", type=int, default=2000, help="training rows; evaluation has a tenth as many")
+    parser.add_argument("--train", type=int, default=2000, help="training rows; a tenth as many for evaluation")
     parser.add_argument("--rounds", type=int, default=1, help="number of timings of each build (default: 1)")
     options = parser.parse_args()
     one, every, hashes = [], [], set()

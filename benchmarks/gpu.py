@@ -5,8 +5,8 @@
     python benchmarks/gpu.py --shapes tiny    # the packaged tiny policy, the default without a GPU
 
 The script needs torch (2.11 or later), transformers (5.16 or later), accelerate and pydantic, but neither Verifiers nor
-Reasoning Gym. It prints a table for `benchmarks/README.md` with one row per check. The row of a failed check contains
-the reason, and the exit code is then 1.
+Reasoning Gym. It prints a table for `benchmarks/README.md` with one row per check. If a check fails, its row contains
+the reason, and the exit code is 1.
 
 | check | passes if |
 |---|---|
@@ -50,7 +50,7 @@ CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
 HALF = torch.bfloat16 if CUDA else torch.float32
 TOLERANCE = {torch.bfloat16: 0.05, torch.float32: 1e-4}
-"""Maximum mean absolute difference between two computations of log-probabilities, by dtype."""
+"""Maximum allowed mean absolute difference between two computations of log-probabilities, by dtype."""
 SHAPES = {
     "0.5B": {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14,
              "num_key_value_heads": 2},
@@ -79,7 +79,7 @@ def policy_of(shape: str) -> tuple[Any, Any]:
 
 
 def length(rollout: Any) -> float:
-    """Return a reward that depends only on the length, so that it differs between the rollouts of a group."""
+    """Return a reward that depends only on the rollout's length, so that it differs between the rollouts of a group."""
     return float(len(rollout.token_ids) % 7) / 7
 
 
@@ -210,7 +210,7 @@ def check_trainer(shape: str, steps: int, tokens: int, times: dict[str, float]) 
 
 
 def check_trl(shape: str, steps: int, tokens: int, times: dict[str, float]) -> str:
-    """Time TRL's trainer on the same prompts and sizes."""
+    """Measure the step time of TRL's trainer with the same prompts and batch sizes."""
     import trl
     from datasets import Dataset
 

@@ -1,7 +1,7 @@
 """Long answers that are slow to grade, for `scoring.py --times` and for the tests of grading time.
 
 Each shape is a worst case for a parser: a long run that almost matches, an unclosed bracket or quote, deep nesting, or
-many parts. Each shape is also combined with the gold answer.
+many parts. Many shapes are also combined with the gold answer.
 """
 
 from collections.abc import Iterator

@@ -3,9 +3,10 @@
     .venv/bin/python benchmarks/options.py                     # three seeds of every loss option: ten minutes
     .venv/bin/python benchmarks/options.py --only dapo previous
 
-All runs of a study use the same questions for training and evaluation; each run has its own process. The script prints
-the mean difference from the plain run with the same seed and its 95% confidence interval (Student's t over seeds),
-whether or not the difference is significant. It also prints mean ratios of tokens, seconds per step and memory.
+All runs of a study use the same questions for training and evaluation; each run has its own process. For accuracy and
+the share of truncated completions, the script prints the mean difference from the plain run with the same seed and its
+95% confidence interval (Student's t over seeds), whether or not the difference is significant. It also prints mean
+ratios of lengths, tokens, seconds per step and memory.
 """
 
 import argparse
@@ -82,7 +83,7 @@ STUDIES = {
             "unbiased": ["training.loss_type=dr_grpo", "training.scale_rewards=none"],
         },
     ),
-    # Worked answers to these questions have up to 59 tokens.
+    # For these questions, answers that show their work have up to 59 tokens.
     "long": Study(
         ["training.max_tokens=40"],
         {

@@ -1,14 +1,14 @@
 """Measure the cost of the environment with each release of Verifiers: loading 1,000 rows, and scoring in v1 and v0.
 
-    .venv/bin/python benchmarks/releases.py                  # all releases (minutes)
-    .venv/bin/python benchmarks/releases.py --check          # exit code 1 if a limit is exceeded
+    .venv/bin/python benchmarks/releases.py                  # all releases (takes minutes)
+    .venv/bin/python benchmarks/releases.py --check          # exit code 1 if a target is missed
     .venv/bin/python benchmarks/releases.py 0.3.1 0.4.0
 
 Each release has its own virtual environment, which requires uv and either the package registry or uv's cache. Loading
 is timed in a fresh process, with the rows in the cache, after importing everything that Verifiers needs for any
-environment. (Verifiers 0.3 and 0.4 import lazily, which takes up to ten seconds and is not rg_env's cost.) Scoring is
-timed in one process with Verifiers 0.3.1, which has both APIs, on the same answers, with the function that Verifiers
-calls for a rollout (v0 `Rubric.score_rollout`, v1 `Task.score`).
+environment. (Verifiers 0.3 and 0.4 import modules lazily. These imports take up to ten seconds and are not part of
+rg_env's cost.) Scoring is timed in one process with Verifiers 0.3.1, which has both APIs, on the same answers, with the
+function that Verifiers calls for a rollout (v0 `Rubric.score_rollout`, v1 `Task.score`).
 """
 
 import argparse
@@ -96,7 +96,8 @@ print(json.dumps(rates))
 
 
 def seconds(python: Path, code: str) -> float:
-    """Return the median of the seconds that `code` prints in fresh processes. A first run fills the cache."""
+    """Run `code`, which prints a time in seconds, in fresh processes, and return the median. An extra run at the start
+    fills the cache."""
     runs = [_run(python, code) for _ in range(PROCESSES + 1)][1:]
     return statistics.median(float(run) for run in runs)
 
@@ -110,7 +111,7 @@ def _run(python: Path, code: str) -> str:
 
 
 def measure(release: Release, python: Path) -> bool:
-    """Measure a release, print the figures, and return whether they are within the limits."""
+    """Measure a release, print the figures, and return whether the targets are met."""
     good = True
     for api in release.apis:
         took = seconds(python, LOAD_V0 if api == "v0" else LOAD_V1)
@@ -131,7 +132,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     known = {release.version: release for release in RELEASES}
     parser.add_argument("releases", nargs="*", help=f"any of {', '.join(known)} (default: all)")
-    parser.add_argument("--check", action="store_true", help="exit code 1 if a limit is exceeded")
+    parser.add_argument("--check", action="store_true", help="exit code 1 if a target is missed")
     options = parser.parse_args()
     if unknown := [name for name in options.releases if name not in known]:
         parser.error(f"unknown releases: {', '.join(unknown)}")

@@ -60,7 +60,7 @@ def write_rollouts(file: Path, seed: int = 0) -> int:
 
 
 def open_page(page: Path, times: int) -> list[float]:
-    """Open the report `times` times, and return the seconds for each time."""
+    """Open the report `times` times, and return how long each opening took, in seconds."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 

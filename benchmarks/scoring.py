@@ -12,7 +12,7 @@
     .venv/bin/python benchmarks/scoring.py --times                # maximum time per answer, task by task
 
 The header above is inline script metadata (PEP 723). uv creates a separate environment for this file, because neither
-Verifiers 0.1.6, which `.venv` has, nor 0.4.0 includes `ReasoningGymEnv`. Both sides run in one process.
+Verifiers 0.1.6, which is installed in `.venv`, nor 0.4.0 includes `ReasoningGymEnv`. Both sides run in one process.
 
 Each entry has three completions: its gold answer, another entry's gold answer, and reasoning with a short wrong answer.
 Upstream must not receive any other text, because the graders of nine of its tasks run answers as code. Upstream's
@@ -61,7 +61,7 @@ OVERHEAD_MS, GAP_MS = 0.2, 5.0
 """Project targets: minimum speedup (mean, and for every task); maximum overhead and lateness in ms."""
 
 ANSWER_MS, ANSWER_TO_LONG_GOLD_MS, LONG_GOLD = 50.0, 100.0, 100_000
-"""Maximum CPU time per answer in ms; the second applies if the gold answer is longer than `LONG_GOLD` characters."""
+"""Maximum CPU time per answer in ms; the second limit is for gold answers longer than `LONG_GOLD` characters."""
 
 WINDOWS = 5
 KINDS = 3
@@ -122,8 +122,8 @@ def measure(ours: Side, upstream: Side, seconds: float) -> None:
 
 
 def completions_of(task: str, entries: list[dict[str, Any]]) -> list[tuple[int, str, Messages]]:
-    """Return (entry index, kind, completion) by kind. If an entry has no gold answer, another entry's gold answer is
-    used."""
+    """Return tuples (entry index, kind, completion), grouped by kind. If an entry has no gold answer, another entry's
+    gold answer is used."""
     golds = [gold_answer(task, entry) for entry in entries]
     known = [gold for gold in golds if gold is not None]
     found = []
@@ -145,7 +145,8 @@ def our_call(info: dict[str, str], completion: Messages) -> Call:
 
 
 def upstream_call(reward: Callable[..., Any], index: int, completion: Messages) -> Call:
-    """Call upstream's reward function as its rubric does, but without an event loop: the function never awaits."""
+    """Return a function that calls upstream's reward function as its rubric does, but without an event loop,
+    because the reward function never awaits."""
 
     def call() -> float:
         try:
@@ -312,7 +313,7 @@ THREADS = ThreadPoolExecutor(8)
 
 
 def overhead(pool: WorkerPool, args: list[Any], batch: int, rounds: int) -> list[float]:
-    """Return the seconds per call in each round of `batch` concurrent calls."""
+    """Return the time per call, in seconds, of each round of `batch` concurrent calls."""
     found = []
     for _ in range(rounds):
         begin = time.perf_counter()
@@ -323,7 +324,7 @@ def overhead(pool: WorkerPool, args: list[Any], batch: int, rounds: int) -> list
 
 
 def core_wait_s() -> float:
-    """Return the seconds that this thread has spent waiting for a core (Linux only; 0 elsewhere)."""
+    """Return the time, in seconds, that this thread has spent waiting for a core (Linux only; 0 elsewhere)."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
     except OSError:

@@ -114,7 +114,8 @@ STILL = {"learning_rate": 1e-9}
 
 
 def with_a_server(options: argparse.Namespace) -> None:
-    """Compare the step time with a vLLM server on the same cores and with the embedded engine; neither run learns."""
+    """Compare the step time with a vLLM server on the same cores with that of the embedded engine. The policy hardly
+    changes in these runs, so the work is the same."""
     from vllm_servers import server
 
     from rg_env.tiny import POLICY_DIR
@@ -175,7 +176,8 @@ def main() -> int:
             sizes = ["--prompts", str(PROMPTS), "--rollouts", str(ROLLOUTS), "--micro-batches", str(MICRO_BATCHES),
                      "--max-new-tokens", str(MAX_NEW_TOKENS)]  # fmt: skip
             command = [sys.executable, str(script), "--model", str(POLICY_DIR), "--rows", str(rows), *sizes]
-            # rg_env's commands shorten the time that threads spin; TRL runs with its defaults and with this setting.
+            # rg_env's commands shorten the time that threads spin. TRL runs once with its defaults and once with this
+            # setting.
             sides["TRL, defaults"] = ([*command, *shared], {})
             sides["TRL, short spin"] = ([*command, *shared], {"GOMP_SPINCOUNT": "10000"})
         seconds: dict[str, list[float]] = {side: [] for side in sides}

@@ -44,7 +44,7 @@ def build(folder: Path, shape: dict[str, object]) -> None:
 
 
 def syncs(folder: Path, port: int) -> list[float]:
-    """Return the seconds per sync, excluding the first sync and any comparison of log-probabilities."""
+    """Return the time of each sync in seconds, excluding the first sync. Log-probabilities are not compared."""
     import torch
     from accelerate import Accelerator
     from transformers import AutoModelForCausalLM
@@ -67,7 +67,7 @@ def syncs(folder: Path, port: int) -> list[float]:
 
 
 def copying(num_bytes: int) -> float:
-    """Return the seconds to copy `num_bytes` in memory (minimum of three)."""
+    """Return the time, in seconds, that it takes to copy `num_bytes` in memory (the fastest of three copies)."""
     import torch
 
     source = torch.ones(num_bytes, dtype=torch.uint8)
