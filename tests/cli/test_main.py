@@ -74,7 +74,7 @@ def test_tasks_shows_one_at_a_level(rg_env: Run) -> None:
     """Options, levels, figures, and examples with their answers."""
     _, plain, _ = rg_env("tasks", "leg_counting")
     assert "max_animals: 10" in plain
-    assert "\n  gold: stored answers that score 1.0 " in plain
+    assert "\n  gold: gold answers that score 1.0 " in plain
     code, harder, _ = rg_env("tasks", "leg_counting", "--level", "3", "--show", "2")
     assert code == 0
     assert "max_animals: 10\n" not in harder

@@ -28,9 +28,11 @@ class Audit:
     distinct: int = 0
     """Number of distinct questions among `items`."""
     problem_keys: int = 0
-    """Number of distinct problems among `items`, ignoring irrelevant wording, names and order."""
+    """Number of distinct problems among `items`. Questions that differ only in irrelevant wording, names or order count
+    as one problem."""
     left_out: int = 0
-    """Number of excluded draws, such as questions with two answers. `library_fixes.LEFT_OUT` lists the reasons."""
+    """Number of drawn questions that were excluded, for example because they have two possible answers.
+    `library_fixes.LEFT_OUT` lists the reasons."""
     corrected: int = 0
     """Number of questions with a wrong stored answer, which `graders.gold.corrected` replaces."""
     without_gold: int = 0
@@ -38,7 +40,8 @@ class Audit:
     gold_wrong: int = 0
     """Number of gold answers that do not score 1.0."""
     answers: int = 0
-    """Number of honest answers graded by both our grader and the library's."""
+    """Number of honest answers (gold answers, small edits of them, and gold answers to other questions) graded by both
+    our grader and the library's."""
     disagreements: int = 0
     """Number of `answers` on which the two graders disagree."""
     unexplained: int = 0
@@ -99,7 +102,7 @@ HEADER = (
 )
 
 LEGEND = f"""\
-gold: stored answers that score 1.0    agrees: share of honest answers on which the library's grader agrees with ours
+gold: gold answers that score 1.0    agrees: share of honest answers on which the library's grader agrees with ours
 dress: share of harmless variants of right answers that are accepted
 constant: accuracy of the best constant answer (*: above {GUESSABLE:g})
 exploit: accuracy of the best reply that does not solve the question

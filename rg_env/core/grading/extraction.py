@@ -62,8 +62,8 @@ def completion_text(completion: object) -> str:
     """Return the text of a completion: the string itself, a message's content, or the content of the last assistant
     message in a list.
 
-    Messages are mappings or objects with `role` and `content`. Content is text, None or a list of parts with `text`.
-    For None, or if no message is from the assistant, the text is "".
+    Messages are mappings or objects with `role` and `content`. Content is text, None, or a list of strings and parts
+    with `text`. For None, or if no message is from the assistant, the text is "".
     """
     if completion is None:
         return ""

@@ -3,8 +3,8 @@
 A `Rollout` is one completion for one row, and is the input to reward functions. A rollout's answer is extracted and
 scored once, on first use.
 
-Wrong, missing, overlong, timed-out and ungradable answers do not raise an exception; each kind has its own status. Only
-an invalid `info` raises an exception.
+Wrong, missing, overlong, timed-out and ungradable answers do not cause exceptions; each kind has its own status. Only
+an invalid `info` causes an exception.
 
 The `grading` key of a row's `info` sets the kind of grading:
 
@@ -47,7 +47,7 @@ MAX_ANSWER_CHARS = 10_000
 """Maximum length of an answer in characters, or twice the gold answer's length if that is more. The limit bounds the
 time for grading."""
 CORRECT_FROM = 1 - 1e-6
-"""Minimum value of a correct answer (some library formulas return 0.9999999)."""
+"""Minimum value that counts as correct. It is below 1 because some library formulas return 0.9999999."""
 UPSTREAM_WALL_S = 1.0
 """Time limit in seconds for a worker to grade one answer, not counting the wait for a free worker."""
 
@@ -143,7 +143,7 @@ class Rollout:
     truncated: bool | None = None
     """Whether the token limit ended the completion, or None if this is unknown."""
     token_ids: Sequence[int] = ()
-    """Sampled tokens, including the end-of-sequence token; empty if unknown."""
+    """IDs of the sampled tokens, including the end-of-sequence token; empty if unknown."""
     logprobs: Sequence[float] = ()
     """Natural logarithms of the probabilities with which `token_ids` were sampled; empty if unknown."""
     row: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -198,7 +198,7 @@ class _Row(NamedTuple):
 
 
 def _row(info: Mapping[str, Any] | str) -> _Row:
-    """Parse `info`. Raises `InputError` if `info` lacks a key or contains invalid JSON."""
+    """Parse `info`. Raises `InputError` if `info` is invalid."""
     if isinstance(info, str):
         info = _object(info, "info")
     if not isinstance(info, Mapping):
@@ -321,7 +321,8 @@ _pool_lock = threading.Lock()
 
 
 def threads() -> ThreadPoolExecutor:
-    """Return the threads that wait for workers. There are more threads than workers, so no worker stays idle."""
+    """Return the pool of threads that wait for workers. There are more threads than workers, so no worker stays
+    idle."""
     return _threads_of(os.getpid())
 
 

@@ -16,12 +16,13 @@ Memory, CPU time, file size (0), open files, processes and core dumps are limite
 the home and working directory. An audit hook forbids starting processes, signaling other processes, using sockets,
 reading /proc, and writing, moving or deleting files.
 
-Confinement protects against accidents and model output. Confinement is **not a sandbox**, so it does not protect
-against a determined attacker. Python code can deliberately bypass the hook and then corrupt later calls in that worker.
+Confinement protects against accidents and model output. It is **not a sandbox** and does not protect against a
+determined attacker. Python code can deliberately bypass the hook and then corrupt later calls in that worker.
 Confinement has further limitations:
 
 - On macOS, the kernel does not support the memory limit, so only the wall-time limit bounds memory use.
-- For root (in most containers), the process limit and the folder's mode do not apply, but the audit hook still does.
+- For root (the usual user in containers), the process limit and the folder's mode do not apply, but the audit hook
+  still does.
 - For other users, the process limit is 0. On Linux, threads count as processes, so a target cannot start threads.
 - On all systems, files can be read, and a child process that bypassed the hook and left the process group outlives its
   worker.
@@ -56,7 +57,7 @@ MAX_REPLY_BYTES = 65_536
 """Maximum size of a value as JSON, in bytes. A call that returns a larger value has the status "raised". The limit is
 low because reading a reply holds the GIL."""
 MAX_REQUEST_BYTES = 16 * 2**20
-"""Maximum size of a call's arguments as JSON, in bytes. Encoding over about 1 MB holds the GIL for more than 5 ms."""
+"""Maximum size of a call's arguments as JSON, in bytes. Encoding more than about 1 MB holds the GIL for over 5 ms."""
 DETAIL_CHARS = 300
 """Maximum length of an outcome's detail in characters."""
 
@@ -354,7 +355,7 @@ def _limit(which: int, value: int, *, is_final: bool = True) -> None:
 
 
 def _refuse(event: str, args: tuple[Any, ...]) -> None:
-    """Raise PermissionError, as the audit hook, for operations that a pure function does not need."""
+    """Act as the audit hook: raise PermissionError for operations that a pure function does not need."""
     if event == "open":
         path, _, flags = args
         if isinstance(path, int) or path is None:

@@ -1,9 +1,9 @@
-"""The grader for each task, which grades one answer against one entry. Callers should use `core.grading.scoring`.
+"""Graders for all tasks. Each grader grades one answer against one entry. Callers should use `core.grading.scoring`.
 
-All graders in this package are the project's own. Graders never execute the model's text as code, and run in time
-linear in the answer's length (a few milliseconds for `scoring.MAX_ANSWER_CHARS` characters). Graders return a score in
-[0, 1]: 1.0 for an answer that a user would call right, 0.0 for a wrong answer, and values in between only for
-measurable progress. `core.grading.upstream` provides the library's graders.
+The library's graders are in `core.grading.upstream`. All graders in this package are the project's own. They never
+execute the model's text as code, and their running time is linear in the answer's length (a few milliseconds for
+`scoring.MAX_ANSWER_CHARS` characters). They return a score in [0, 1]: 1.0 for an answer that a user would call right,
+0.0 for a wrong answer, and values in between only for measurable progress.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ GRADERS: dict[str, Grader] = {
 }
 """Each task's grader: the function named after the task, or a function shared by several tasks."""
 QUOTED = frozenset({"codeio"})
-"""Tasks in which quotes around an answer change its value to a string."""
+"""Tasks in which quotes around an answer turn it into a string, which is a different value."""
 COMPOSED = frozenset({
     "ab", "arc_1d", "arc_agi", "binary_matrix", "boxnet", "cryptarithm", "futoshiki", "game_of_life", "graph_color",
     "group_anagrams", "jugs", "kakurasu", "knight_swap", "knights_knaves", "list_functions", "manipulate_matrix",

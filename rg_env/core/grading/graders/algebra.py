@@ -14,7 +14,7 @@ from rg_env.core.grading.graders.forms import Unreadable
 Complex = tuple[Fraction, Fraction]
 """Real and imaginary parts."""
 Monomial = tuple[tuple[str, int], ...]
-"""Variables with their exponents, in alphabetical order. For example, `x*y**2` is `(("x", 1), ("y", 2))`."""
+"""Variables in alphabetical order, each with its exponent. For example, `x*y**2` is `(("x", 1), ("y", 2))`."""
 
 _PLACES = 4
 """Number of decimal places that polynomial_equations requires."""
@@ -45,7 +45,7 @@ _COMPLEX = re.compile(
 
 
 def _complex(text: str) -> Complex:
-    """Parse a complex value, such as `3 - 2i`, `-2.0i + 3`, `(3-2j)`, `7` or `-i`, but not a calculation."""
+    """Parse a complex value, such as `3 - 2i`, `-2.0i + 3`, `(3-2j)`, `7` or `-i`. Calculations are rejected."""
     text = forms.plain_thousands(forms.plain_digits(text.strip())).lower()
     if len(text) > _MAX_CHARS or re.search(r"\d\s+\d", text):
         raise Unreadable
@@ -113,7 +113,7 @@ def _with_constants_named(text: str, variables: Collection[str]) -> tuple[str, l
     """Return the text with each constant of integration replaced by a plain name, and a list of these names.
 
     Only a separate word counts as a constant, as in `2*C`, `+ C_1`, `+ c_{0}`, `+ D` or `+ const`. The `C` in `xC` or
-    `C(x)`, or a letter in a longer word, does not count.
+    `C(x)` does not count, nor does a letter in a longer word.
     """
     found: dict[str, str] = {}
 
@@ -127,9 +127,9 @@ def _with_constants_named(text: str, variables: Collection[str]) -> tuple[str, l
 
 
 def parse_expanded(text: str, variables: Collection[str]) -> dict[Monomial, Fraction]:
-    """Parse an expanded polynomial with like terms collected. Each term contains at most one number and each variable
-    at most once, and no two terms have the same variables and powers. The order of terms and factors does not
-    matter."""
+    """Parse an expanded polynomial with like terms collected. Each term may contain at most one number and each
+    variable at most once, and no two terms may have the same variables and powers. The order of terms and factors does
+    not matter."""
     polynomial = parse(forms.ungrouped(text), variables, bounded=False)
     found: dict[Monomial, Fraction] = {}
     for term in _parts(polynomial, "sum"):

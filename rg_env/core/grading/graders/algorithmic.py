@@ -39,8 +39,8 @@ def ab(answer: str, entry: Entry, config: Config) -> float:
 
 
 def base_conversion(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the number in the target base. Letter case, a prefix such as `0x`, leading zeros, spaces and a subscript
-    with the base are ignored."""
+    """Accept the number in the target base. Letter case, leading zeros, spaces, and a prefix (such as `0x`) or
+    subscript for the target base are ignored."""
     metadata = entry["metadata"]
     base = metadata["target_base"]
     digits = forms.plain_digits("".join(answer.split())).lower()
@@ -54,7 +54,8 @@ def base_conversion(answer: str, entry: Entry, config: Config) -> float:
 
 
 def cryptarithm(answer: str, entry: Entry, config: Config) -> float:
-    """Accept any assignment of distinct digits to exactly the puzzle's letters that makes the sum correct."""
+    """Accept any assignment of distinct digits to exactly the puzzle's letters that makes the sum correct. Numbers must
+    not start with a zero unless the puzzle allows it."""
     refuse_long(answer, entry)
     text = re.sub(r"[\s\"'`*{}\[\]()]", "", answer).upper()
     pairs = _ASSIGNMENT.findall(text)
@@ -82,8 +83,8 @@ def number_filtering(answer: str, entry: Entry, config: Config) -> float:
 
 
 def number_sorting(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the question's numbers in sorted order. An answer with a longer correct prefix than the question's list
-    gets partial credit."""
+    """Accept the question's numbers in sorted order. An answer gets partial credit if its correct prefix is longer than
+    that of the question's list."""
     metadata = entry["metadata"]
     gold = _exact(metadata["sorted_numbers"])
     return in_order(_numbers(answer, len(gold)), gold, lambda: _exact(metadata["original_numbers"]))
@@ -160,7 +161,7 @@ def _is_near(cell: str, value: float) -> bool:
 
 def spiral_matrix(answer: str, entry: Entry, config: Config) -> float:
     """Accept the numbers in spiral order. There is partial credit only if more numbers are correct than in the matrix
-    read row by row."""
+    read row by row or in the best constant list."""
     return common.grade_line(answer, entry["metadata"]["solution"], common.flat(entry["metadata"]["matrix"]))
 
 
@@ -183,7 +184,7 @@ def graph_color(answer: str, entry: Entry, config: Config) -> float:
 
 
 def fit_by_chance(entry: Entry) -> float:
-    """Return the probability that a fixed coloring with equally frequent colors solves a question of this size.
+    """Return the probability that a fixed coloring with equally frequent colors solves a random question of this size.
 
     If the graph has e edges and the coloring gives the same color to m of the N vertex pairs, the probability is
     `C(N - m, e) / C(N, e)` divided by the number of possible vertex counts. The division is necessary because a
@@ -215,8 +216,8 @@ def jugs(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _jug_moves(answer: str) -> list[re.Match[str]]:
-    """Parse the moves, which are separated by commas, semicolons or line breaks, ignoring letter case, brackets, quotes
-    and bullets.
+    """Parse the moves, which are separated by commas, semicolons or line breaks. Letter case, brackets, quotes and
+    bullets are ignored.
 
     Letter case does not matter because the library names its jugs `A`, `B` and so on, and uses fewer than 26 of them.
     """
@@ -314,8 +315,8 @@ def _partition_count(text: str) -> int:
 
 
 def group_anagrams(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the groups and their words in any order. Correct groups get partial credit if the answer contains exactly
-    the given words."""
+    """Accept the groups and their words in any order. Correct groups of two or more words get partial credit if the
+    answer contains exactly the given words."""
     found = _word_lists(answer.casefold(), entry)
     given = Counter(tuple(sorted(group)) for group in found if group)
     gold = Counter(tuple(sorted(group)) for group in entry["metadata"]["solution"])
@@ -328,7 +329,8 @@ def group_anagrams(answer: str, entry: Entry, config: Config) -> float:
 
 
 def word_ladder(answer: str, entry: Entry, config: Config) -> float:
-    """Accept any ladder of the library's words from the first word to the last that changes one letter at each step."""
+    """Accept any ladder from the start word to the end word that uses only the library's words and changes one letter
+    at each step."""
     steps = forms.parts(answer.upper().replace("-", " "))
     metadata = entry["metadata"]
     if len(steps) < 2 or steps[0] != metadata["start_word"] or steps[-1] != metadata["end_word"]:
@@ -344,8 +346,8 @@ def word_sequence_reversal(answer: str, entry: Entry, config: Config) -> float:
 
 
 def word_sorting(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the sorted words, separated by commas or whitespace. An answer with a longer correct prefix than the
-    question's list gets partial credit.
+    """Accept the sorted words, separated by commas or whitespace. An answer gets partial credit if its correct prefix
+    is longer than that of the question's list.
 
     Letter case matters because the order depends on it.
     """
@@ -354,8 +356,8 @@ def word_sorting(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _words(text: str) -> list[str]:
-    """Parse a list of words written in JSON, as a Python literal, or separated by commas (or by whitespace if there are
-    no commas)."""
+    """Parse a list of words, written in JSON or as a Python literal, or with commas between the words (or whitespace if
+    there are no commas)."""
     text = forms.unbracketed(text)
     parts = text.split(",") if "," in text else text.split()
     return [part for part in (part.strip().strip(_QUOTES) for part in parts) if part]

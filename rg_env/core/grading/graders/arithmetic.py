@@ -156,7 +156,7 @@ def number_format(answer: str, entry: Entry, config: Config) -> float:
     value, metadata = forms.number(answer), entry["metadata"]
     gold = Fraction(str(metadata["solution"]))
     distance = abs(value - gold)
-    if distance > _HALF_A_THOUSANDTH:  # candidates have three decimals, some with floating-point noise
+    if distance > _HALF_A_THOUSANDTH:  # candidates have three decimal places, some with floating-point noise
         return 0.0
     others = {Fraction(str(candidate)) for candidate in metadata["candidates"]} - {gold}
     return all(distance < abs(value - other) for other in others)
@@ -209,7 +209,7 @@ def _factors(text: str) -> list[tuple[Fraction, int]]:
 
 
 def prime_factorization(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the prime factors in any order, as a product or a list. Powers may replace repeated factors."""
+    """Accept the prime factors in any order, as a product or a list. Repeated factors may be written as powers."""
     number, wanted = entry["metadata"]["number"], entry["metadata"]["factors"]
     left, equals, right = answer.partition("=")
     if equals and forms.integer(left) != number:
@@ -287,8 +287,8 @@ def elapsed_time(entry: Entry) -> str:
 
 
 def _elapsed(entry: Entry) -> timedelta:
-    """Return the time from start to end, taken from the question if the library drops the time of day after a weekday
-    such as `(Monday)`."""
+    """Return the time from start to end. It is computed from the question if the library drops the time of day after a
+    weekday such as `(Monday)`."""
     found = re.findall(r"(\d{4}-\d\d-\d\d) \(\w+\) (\d\d:\d\d:\d\d [+-]\d{4})", entry["question"])
     if len(found) == 2:
         start, end = (datetime.strptime(f"{day} {time}", "%Y-%m-%d %H:%M:%S %z") for day, time in found)
@@ -338,14 +338,15 @@ def advanced_geometry(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _is_near(value: Fraction, right: Fraction | float, tolerance: Fraction = _HALF_A_THOUSANDTH) -> bool:
-    """Whether a decimal number is within the tolerance of `right`. Fractions that are not decimals must be exact."""
+    """Whether `value` is within the tolerance of `right`. A fraction that cannot be written as a decimal must be
+    exact."""
     is_decimal = _MANY_PLACES % value.denominator == 0
     return abs(value - Fraction(right)) <= (tolerance if is_decimal else 0) + _FLOAT_ERROR
 
 
 def _surd(text: str) -> calculus.Ball:
-    r"""Parse sums of whole numbers and their square roots, divided by whole numbers, such as `3√5/2` or `\frac{\sqrt{5}
-    - 1}{2}`.
+    r"""Parse a sum of whole numbers and square roots of whole numbers, divided by whole numbers, such as `3√5/2` or
+    `\frac{\sqrt{5} - 1}{2}`.
 
     Any other form, including a root in a denominator, is rejected because an unevaluated formula with the question's
     numbers is not an answer.

@@ -2,12 +2,12 @@
 
 Derivatives are computed by forward-mode automatic differentiation with dual numbers (Clifford 1873; Griewank and
 Walther, *Evaluating Derivatives*, chapter 3). Each node of the expression tree computes its value and, by the chain
-rule, its derivative. The check does not depend on how a formula is written, so formulas are not simplified (except for
-rational constants) and never grow.
+rule, its derivative, so the derivative is never written out as a formula. Only values are compared, so formulas need
+not be brought into the same form. They are not simplified, except that rational constants are computed exactly.
 
-Values and derivatives are balls, so rounding errors never affect the result. A formula is refuted at a point if its
-derivative provably differs from the integrand, and confirmed if both provably agree to ten digits or more. In all other
-cases, such as when digits cancel, the formula is undecided at that point. For example,
+Values and derivatives are balls (see below), which account for all rounding errors. A formula is refuted at a point if
+its derivative provably differs from the integrand, and confirmed if both provably agree to ten digits or more. In all
+other cases, such as when digits cancel, the formula is undecided at that point. For example,
 `integrand*(x + 1e30*pi - 1e30*pi)` is undecided everywhere and therefore rejected.
 
 The sample points depend on the question and the answer, so answers cannot be tuned to them. The constant of integration
@@ -16,9 +16,9 @@ may differ between pieces of the domain, as for `ln|x|` or `atan(1/x)`.
 A ball represents a real number by a midpoint and a radius that provably bounds its error. Each operation returns a ball
 that contains every result for operands in the given balls, including rounding (van der Hoeven, *Ball arithmetic*, 2009;
 Johansson, *Arb*, 2017). If digits cancel, midpoints become meaningless and radii grow. Plain floats would hide this
-loss of precision. For example, `1 + 1e30 - 1e30` is `0 +- 1e15`. Operations raise ValueError or ArithmeticError if a
-ball is not entirely inside their domain. Values too large for a float become infinite or raise OverflowError, so check
-results with `is_finite`.
+loss of precision. For example, the ball of `1 + 1e30 - 1e30` is about `0 +- 7e14`. Operations raise ValueError or
+ArithmeticError if a ball is not entirely inside their domain. Values too large for a float become infinite or raise
+OverflowError, so check results with `is_finite`.
 """
 
 import math
@@ -64,7 +64,7 @@ _WIDEST = 1e-10
 confirms an answer.
 
 This radius must be well below 1e-8, the square root of the rounding error. A sawtooth such as `u = atan(tan(K*x))/K`
-has slope 1 and values below `1/K`, so the derivative of `integrand*u` is nearly the integrand. The answer `integrand*u`
+has slope 1 and values below `2/K`, so the derivative of `integrand*u` is nearly the integrand. The answer `integrand*u`
 is refuted unless `1/K` is as small as the radius of the slope, which is about `K` times the rounding error.
 """
 _MARGIN = 1 + 1e-9
@@ -77,7 +77,8 @@ _MAX_BITS = 4_096
 """Maximum size, in bits, of the numerator and denominator of an exact rational constant. Formulas with larger constants
 are rejected."""
 _DOUBLE_DIGITS = 15
-"""A decimal with at least this many digits is treated as a printed float, accurate to one unit in its last digit."""
+"""A decimal number with at least this many significant digits is treated as a printed float, accurate to one unit in
+its last digit."""
 _CONSTANTS = {"e": math.e, "pi": math.pi}
 
 
@@ -99,14 +100,14 @@ def is_finite(a: Ball) -> bool:
 
 
 def of_fraction(value: Fraction) -> Ball:
-    """Return the ball of a fraction, with radius 0 if a float can represent the fraction exactly. Raises OverflowError
-    if the fraction is too large."""
+    """Return a ball that represents a fraction. Its radius is 0 if a float can represent the fraction exactly. Raises
+    OverflowError if the fraction is too large."""
     middle = float(value)
     return middle, 0.0 if middle == value else _ROUNDING * abs(middle) + _UNDERFLOW
 
 
 def around(middle: float) -> Ball:
-    """Return the ball of a real number, such as pi, given the closest float."""
+    """Return a ball that represents a real number, such as pi, given the float closest to it."""
     return middle, _ROUNDING * abs(middle)
 
 
@@ -407,12 +408,12 @@ def is_antiderivative(
 ) -> bool:
     """Whether the derivative of `answer` equals `integrand` wherever both have a real value.
 
-    Values that differ by less than the rounding error of floats, relative to the integrand, count as equal.
+    Values count as equal if they agree to within rounding errors that are at most `_WIDEST`, relative to the integrand.
 
     Args:
         variables: all accepted names for the variable of integration.
-        constants: names of constants of integration. Values of the constants vary from point to point, so a derivative
-            that still contains a constant (as for `C*x`) never matches by chance.
+        constants: names of constants of integration. Their values vary from point to point, so a derivative that still
+            contains a constant (as for `C*x`) never matches by chance.
         seed: text that determines the sample points.
     """
     try:

@@ -55,8 +55,8 @@ def modulo_grid(answer: str, entry: Entry, config: Config) -> float:
 
 
 def needle_haystack(answer: str, entry: Entry, config: Config) -> float:
-    """Accept a name that makes the question's statement true. In a long text, several names may satisfy the
-    question."""
+    """Accept any name that answers the question according to the text. In a long text, there may be several such
+    names."""
     asked = entry["metadata"]["question"].removeprefix("Who ").removesuffix("? Reply only with a name.")
     statements = entry["question"].split("\n")[0].split(". ")
     names = {name.removesuffix(f" {asked}") for name in statements if name.endswith(f" {asked}")}
@@ -74,8 +74,8 @@ def rubiks_cube(answer: str, entry: Entry, config: Config) -> float:
 
 
 def turned(size: int, moves: list[str], start: State | None = None) -> State:
-    """Return the original face (0 to 5) of each sticker after `moves` are applied to a solved cube, or to a cube in
-    state `start`."""
+    """Return the original face (0 to 5) of the sticker at each position after `moves` are applied to a solved cube, or
+    to a cube in state `start`."""
     state = start or tuple(face for face in range(6) for _ in range(size * size))
     for move in moves:
         state = _turn(size, move)(state)
@@ -87,7 +87,8 @@ def _moves(answer: str) -> list[str]:
     moves = [move for move in re.split(r"[\s(),;]+", re.sub("[’‘′`´ʼ]", "'", forms.unbracketed(answer))) if move]
     if not 0 < len(moves) <= MAX_MOVES:
         raise forms.Unreadable
-    # Double quotes around moves always work. Single quotes work only if no move in the list ends in a prime.
+    # Moves may be quoted one by one. `forms.candidates` removes quotes around the whole list, but only removes single
+    # quotes if no move ends in a prime.
     return [move[1:-1] if move[0] == move[-1] and move[0] in "\"'" and len(move) > 2 else move for move in moves]
 
 
@@ -118,8 +119,8 @@ def _turn(size: int, text: str) -> Callable[[State], State]:
 
 @cache
 def _quarters(size: int, axis: int, first: int, last: int, quarters: int) -> Callable[[State], State]:
-    """Return the effect of clockwise quarter turns of layers `first` to `last`, counted from the positive end of the
-    axis."""
+    """Return the effect of `quarters` clockwise quarter turns of layers `first` to `last`, counted from the positive
+    end of the axis."""
     points = stickers(size)
     places = {point: place for place, point in enumerate(points)}
     second, third = (axis + 1) % 3, (axis + 2) % 3

@@ -67,7 +67,7 @@ def progress(right: int, given: int, total: int) -> float:
 
 
 def prefix(given: Sequence[object], gold: Sequence[object]) -> int:
-    """Return the number of right entries before the first wrong entry."""
+    """Return the number of right items before the first wrong item."""
     for index, (one, other) in enumerate(zip(given, gold, strict=False)):
         if one != other:
             return index

@@ -2,8 +2,8 @@ r"""Parser for formulas in model output, such as `-3*x**2`, `2x(x + 1)`, `\frac{
 
 `parse` supports numbers, the caller's variables, `+ - * / ^ **`, brackets of any kind, implicit products (`2x`, but not
 `x2` or `2 3`), `|x|`, the functions in `FUNCTIONS`, the constants `e` and `pi`, and some LaTeX. Any other syntax raises
-`forms.Unreadable`. Parsing does not evaluate anything. A tree has at most `MAX_TOKENS` leaves and a bounded depth, so
-walking it takes bounded time. `exact` evaluates a tree that contains only the four arithmetic operations.
+`forms.Unreadable`. Parsing does not evaluate anything. By default, a tree has at most `MAX_TOKENS` leaves and a bounded
+depth, so walking it takes bounded time. `exact` evaluates a tree that contains only the four arithmetic operations.
 """
 
 import re

@@ -69,7 +69,7 @@ class Unreadable(ValueError):
 
 
 def attempt(read: Callable[[str], T], text: str) -> T | None:
-    """Return the result of `read` for the text, or None if the text is unreadable."""
+    """Return `read(text)`, or None if the text is unreadable."""
     try:
         return read(text)
     except Unreadable:
@@ -150,8 +150,8 @@ def _without_period(text: str) -> str | None:
 
 
 def _without_label(text: str) -> str | None:
-    """Return `text` without a leading `Answer:`, `The final answer is` or similar label, or None if it does not have a
-    label."""
+    """Return `text` without a leading `Answer:`, `The final answer is` or a similar label, or None if it does not have
+    a label."""
     label = _LABEL.match(text)
     return text[label.end() :].strip() or None if label else None
 

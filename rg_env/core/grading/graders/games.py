@@ -104,7 +104,8 @@ def _value(grid: Grid, metadata: dict[str, Any], obeys: Callable[[Grid], bool]) 
 
 
 def _grid(text: str, n_rows: int, n_columns: int, one_digit: bool = True) -> Grid:
-    """Parse the grid into rows of whole numbers, with 0 for a blank (`_`). A grid of any other size is unreadable.
+    """Parse the grid into rows of whole numbers, with 0 for a blank (`_`). A grid that does not have `n_rows` rows and
+    `n_columns` columns is unreadable.
 
     With `one_digit`, the digits in a row do not need separators. Separator lines between rows are skipped.
     """
@@ -243,7 +244,7 @@ def _parts(node: Node) -> Iterator[Node]:
 
 
 def _operators(node: Node) -> set[str]:
-    """Return the operations used in the expression."""
+    """Return the operators used in the expression."""
     used = set()
     for kind, *parts in _parts(node):
         if kind in ("negative", "inverse"):
@@ -259,7 +260,7 @@ def countdown(answer: str, entry: Entry, config: Config) -> float:
     """Accept an expression that uses each given number once and equals the target, with or without a trailing
     `= target`.
 
-    Every wording of the question requires all numbers.
+    Every wording of the question requires that all numbers be used.
     """
     metadata = entry["metadata"]
     _made_of(answer, metadata["numbers"], int(metadata["target"]))

@@ -6,8 +6,8 @@ answer.
 
 Graders receive the entry that `corrected` returns, so they reward the right answer even if a wrong one is stored.
 Questions whose right answer is unclear or does not exist never become rows (see `core.tasks.library_fixes.left_out`).
-To determine which stored answers are wrong and how often, the solvers in `tests/helpers/solvers` answer questions from
-the questions' text alone.
+The solvers in `tests/helpers/solvers`, which answer questions from their text alone, determine which stored answers are
+wrong and how often.
 """
 
 import json
@@ -179,14 +179,14 @@ SOLVED = ("rush_hour", "boxnet")
 
 
 def gold_answer(task: str, entry: Mapping[str, Any], config: Config = NO_OPTIONS) -> str | None:
-    """Return the right answer to an entry of `task`, generated with the options `config`, or None if the answer is
-    unknown.
+    """Return the right answer to an entry of `task` that was generated with the options `config`, or None if the answer
+    is unknown.
 
     If the stored answer is wrong, the right answer under the question's rules replaces it (see `corrected`). Entries of
     graph_color and rubiks_cube do not have an `answer`, but their metadata contains an example of a right answer.
     Entries of rush_hour and boxnet do not contain any answer, so this function solves the puzzles, which takes tens of
     milliseconds for rush_hour. The example stored for propositional_logic often restates a premise or is a variable
-    that does not follow. The shortest conclusion replaces such an example.
+    that does not follow from the premises. The shortest conclusion replaces such an example.
     """
     if task in STORED_ELSEWHERE:
         return STORED_ELSEWHERE[task](entry)
@@ -194,7 +194,7 @@ def gold_answer(task: str, entry: Mapping[str, Any], config: Config = NO_OPTIONS
     if task == "jugs" and "No solution" in answer:
         return None  # the library's solver handles only three jugs
     if task in ("simple_integration", "intermediate_integration") and "Integral(" in answer:
-        return None  # the library could not solve the puzzle and stores the question instead
+        return None  # the library could not find the integral and stores the question instead
     return None if answer is None else str(answer)
 
 

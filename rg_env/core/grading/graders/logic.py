@@ -16,7 +16,8 @@ A formula is a *conclusion* if the premises together imply it, it is neither alw
 of it is implied by a single premise. For example, `P` and `P → Q` together imply `Q`, `Q ∨ R` and `R → Q`, which are
 conclusions. `P` and `P → Q` also imply formulas that are not conclusions. Each of `P`, `P ∨ R`, `¬P ∨ Q` and
 `(P → Q) ∨ R` is implied by one premise. Both `P ∧ Q` and the conjunction of the premises have `P` as a part. Without
-the condition on parts, the conjunction of the premises would be a right answer to every question that has one.
+the condition on parts, the conjunction of the premises would be a right answer to every question that has a right
+answer.
 """
 
 import re
@@ -53,9 +54,9 @@ _DENIALS = {
     *("impossible", "lie", "¬"),
 }
 MAX_DEPENDS = 10
-"""Maximum number of variables that a formula may depend on. Formulas with more variables are not examined and never
-count as conclusions. No level of the library has more variables, and the number of possible parts triples with each
-additional variable."""
+"""Maximum number of variables that a formula may depend on. Formulas that depend on more variables are not examined and
+never count as conclusions. No level of the library has more variables, and the number of possible parts triples with
+each additional variable."""
 MAX_PREMISE_TOKENS = 20_000  # premises are from the library, and the limit for answers would reject long premises
 
 
@@ -184,8 +185,8 @@ class Premises:
 
 
 def _cubes(column: int, variables: Iterable[int]) -> list[int]:
-    """Return, for each set of variables (bit i for variable i), the rows that stay within `column` for all values of
-    these variables."""
+    """Return, for each set of variables, the rows that stay within `column` for all values of these variables. Bit i of
+    an index in the list means that variable i is in the set."""
     found = [column]
     for variable in variables:
         found += [cubes & flipped(cubes, variable) for cubes in found]

@@ -1,8 +1,8 @@
 """Graders for games whose answer is a list of moves. The graders replay the moves on their own board, following the
 question's rules.
 
-A list with an illegal move is wrong, except in sokoban, where walking into a wall does nothing. The library does not
-store solutions to rush_hour and boxnet puzzles, so `solve_rush_hour` and `solve_boxnet` find solutions.
+A list with an illegal move is wrong, except in sokoban, where a blocked step does nothing. The library does not store
+solutions to rush_hour and boxnet puzzles, so `solve_rush_hour` and `solve_boxnet` find solutions.
 
 Rush hour: a vehicle never leaves its line (a row or column), so the state of the board consists of the position of each
 vehicle's first cell on that vehicle's line.
@@ -29,8 +29,8 @@ _DISK_MOVE = re.compile(
 )
 _CHARS_PER_LINE = 8
 _MORE_LINES = 200
-"""Number of lines allowed in addition to one line per `_CHARS_PER_LINE` characters. Because a move takes 31 characters,
-these limits leave room for blank lines."""
+"""Number of lines allowed in addition to one line per `_CHARS_PER_LINE` characters. A move takes at least 31
+characters, so there is room for blank lines."""
 _KNIGHT_MOVE = re.compile(r"\b([wb])\s*,\s*([a-z]\d{1,2})\s*,\s*([a-z]\d{1,2})\b", re.IGNORECASE)
 _KNIGHT_MOVES = re.compile(
     r"[\[(]?\s*(['\"]?)M\1(?:(?:\s*[,;]\s*|\s+)\1M\1)*\s*[\])]?".replace(
@@ -124,8 +124,8 @@ def knight_swap(answer: str, entry: Entry, config: Config) -> float:
 def _knights(
     pieces: Mapping[str, str | None], first: str
 ) -> tuple[_Knights, Callable[[_Knights], Iterator[tuple[str, _Knights]]], set[_Knights]]:
-    """Return the initial state of a board, a function that yields each move in a state with the resulting state, and
-    the states in which the colors are swapped."""
+    """Return the initial state of a board, a function that yields each possible move from a state together with the
+    resulting state, and the states in which the colors are swapped."""
 
     def adjacent(one: str, other: str) -> bool:
         return {abs(ord(one[0]) - ord(other[0])), abs(int(one[1:]) - int(other[1:]))} == {1, 2}
