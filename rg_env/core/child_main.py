@@ -3,7 +3,7 @@ startup fast.
 
 - `ParentPipe`: the child's end of a `JsonProcess`.
 - `python child_main.py PARENT_PID COMMAND ...` replaces itself with the command, which receives SIGTERM when its parent
-  dies, even if the parent was killed. On systems other than Linux, the script only runs the command. This launcher is a
+  dies, even if the parent is killed. On systems other than Linux, the command receives no signal. This launcher is a
   separate program, run by path and without importing this package, because code between fork and exec can deadlock if
   the parent has threads.
 """
@@ -30,8 +30,8 @@ class ParentPipe:
         self._rest = b""
 
     def receive(self) -> Any:
-        """Return the next value from the parent. If the input has ended, the parent has exited, so kill this process
-        group."""
+        """Return the next value from the parent. The end of the input means that the parent has exited, so kill this
+        process group."""
         chunks = [self._rest]
         while b"\n" not in chunks[-1]:
             chunks.append(os.read(self._requests, 1 << 20))

@@ -175,8 +175,8 @@ class Environment:
         """Score rollouts and return the results in the same order.
 
         Raises:
-            RewardError: a reward raises an exception or returns a non-finite value. The error message names the reward
-                and the rollout.
+            RewardError: a reward raises an exception or does not return a finite number. The error message names the
+                reward and the rollout.
             InputError: a rollout's `info` is invalid.
         """
         return self.rubric.score(rollouts)
@@ -232,7 +232,7 @@ class ReasoningGym(Environment):
 
     Raises:
         InputError: an argument is invalid.
-        GenerationError: a draw takes too long.
+        GenerationError: a draw takes too long, or a generation process cannot be started or dies.
     """
 
     mixture: Mixture
@@ -275,7 +275,7 @@ class ReasoningGym(Environment):
 
 
 load_environment = ReasoningGym
-"""Function that `rg_env.load_environment` refers to if Verifiers is not installed."""
+"""The value of `rg_env.load_environment` if Verifiers is not installed."""
 
 
 def prompted_rows(rows: Iterable[Row], name: str, options: PromptOptions) -> list[dict[str, Any]]:

@@ -22,7 +22,8 @@ _loops: dict[int, asyncio.AbstractEventLoop] = {}
 
 
 def run_each(call: Callable[[A], Awaitable[T]], items: Sequence[A]) -> list[T]:
-    """Return the results of `call` for each item, in order. Raises the first exception after all calls have ended."""
+    """Return the result of `call` for each item, in order. The first exception is raised only after all calls have
+    ended."""
 
     async def main() -> list[Any]:
         gate = asyncio.Semaphore(AT_ONCE)
@@ -67,7 +68,7 @@ def _run_forever(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def is_canceled() -> bool:
-    """Whether the task that runs this code has been canceled from outside. Return False if no event loop is running."""
+    """Whether the task that runs this code has been canceled from outside. False if no event loop is running."""
     try:
         task = asyncio.current_task()
     except RuntimeError:

@@ -1,7 +1,7 @@
 """Requests to publish on the Hugging Face Hub, and checks of its availability and of model, repository and branch
 names.
 
-Configs import this module, so it imports huggingface_hub only when a function needs it.
+Config modules import this module, so it imports huggingface_hub only when a function needs it.
 """
 
 import re
@@ -31,7 +31,7 @@ class PushRequest:
     repo_id: str
     private: bool = False
     optimizer_state: OptimizerState = "none"
-    """"full" uploads everything needed to resume training, regardless of which trainer wrote it."""
+    """"full" uploads everything needed to resume training, regardless of which trainer wrote the checkpoint."""
     revision: str | None = None
     """Branch to upload to. Default: the main branch."""
     base: str | None = None
@@ -105,8 +105,8 @@ def repo_problem(repo_id: str) -> str | None:
     if is_plain and "--" not in repo_id and ".." not in repo_id and not repo_id.endswith(".git"):
         return None
     return (
-        "is not a repository name: use USER/NAME with letters, digits, '-', '_' and '.', but without '--', '..' or "
-        f"'.git' at the end, and at most {_MOST} characters"
+        "is not a repository name: use USER/NAME with letters, digits, '-', '_' and '.', but without '--' or '..', "
+        f"not ending in '.git', and with at most {_MOST} characters"
     )
 
 

@@ -86,7 +86,8 @@ def entered(program: str) -> str:
 
 
 def resume_words(folder: Path) -> str:
-    """Return the command that resumes the evaluation in `folder`, or only the options if `rg-env` is not running."""
+    """Return the command that resumes the evaluation in `folder`. If this program is not `rg-env`, return only the
+    options."""
     own = []
     if Path(sys.argv[0]).name == "rg-env":
         own = [entered("rg-env"), *(word for word in sys.argv[1:] if word != "--resume")]
@@ -326,7 +327,7 @@ def end_all(find: "Callable[[], Iterable[psutil.Process]]", grace_s: Callable[[]
 
 @contextlib.contextmanager
 def stop_signals(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """Let `handler` handle the signals that request a stop within the block: SIGINT (Ctrl-C), SIGTERM and SIGHUP."""
+    """Within the block, let `handler` handle the signals that request a stop: SIGINT (Ctrl-C), SIGTERM and SIGHUP."""
     # Closing a terminal sends SIGHUP. Under nohup, the signal is ignored and must remain ignored.
     kinds = [signal.SIGINT, signal.SIGTERM]
     kinds += [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []
@@ -468,7 +469,7 @@ class JsonProcess:
         return bool(self._lines or self._rest)
 
     def is_silent(self) -> bool:
-        """Whether there is nothing to read: no reply, and no end of file."""
+        """Whether there is nothing to read: neither a reply nor the end of the file."""
         if self.unread:
             return False
         with contextlib.suppress(TimeoutError):

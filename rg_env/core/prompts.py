@@ -68,7 +68,7 @@ def require_chat_template(tokenizer: Any) -> None:
         )
     try:
         text = tokenizer.apply_chat_template(build_messages(_QUESTION, None), tokenize=False)
-    except Exception as error:  # a template can raise any exception that Jinja raises
+    except Exception as error:  # templates can raise various errors
         raise InputError(f"the chat template of {name} fails on a plain question: {reason_of(error)}") from error
     if _QUESTION not in text:
         raise InputError(f"the chat template of {name} omits the question, so the model would never see it")

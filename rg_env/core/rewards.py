@@ -74,7 +74,7 @@ class WeightedReward(NamedTuple):
 
     @property
     def is_async(self) -> bool:
-        """Whether the function is async, so that `value` blocks until the call has finished."""
+        """Whether the function is async. If it is, `value` blocks until the call has finished."""
         function = self.function
         return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
@@ -162,7 +162,7 @@ def resolve_rewards(spec: object = None) -> list[WeightedReward]:
 
     `spec` can be a list whose items are names, functions, (name or function, weight) pairs, or settings. `spec` can
     also be a mapping from each name to its weight or settings. Settings are a mapping that can have the keys `name`,
-    `weight` (1 by default; 0 makes the reward a metric only), `when` (a key of `GATES`) and `options` (values for the
+    `weight` (1 by default; with 0, the reward is only logged), `when` (a key of `GATES`) and `options` (values for the
     function's own parameters).
     """
     if spec is None:
@@ -415,8 +415,8 @@ class Rubric:
 
 
 def offered(rollout: Rollout, completion: Any = None) -> dict[str, Any]:
-    """Return the arguments for rewards, keyed by name (`OFFERED`). If `completion` is given, it replaces the message
-    made from the rollout's text."""
+    """Return the arguments for rewards, keyed by name, except `rollout` and `task`. If `completion` is given, it
+    replaces the message made from the rollout's text."""
     return {
         "prompt": rollout.prompt,
         "completion": [{"role": "assistant", "content": rollout.text}] if completion is None else completion,
@@ -436,8 +436,8 @@ _THINK_THEN_ANSWER = ["<think>", "</think>", "<answer>", "</answer>"]
 
 @reward
 def correctness(rollout: Rollout) -> float:
-    """Return the grade: 1 if the answer is correct, otherwise 0. With `grading="partial"`, the grade is partial credit
-    in [0, 1]."""
+    """Return the grade: 1 if the answer is correct, otherwise 0. With `grading="partial"` or `"upstream"`, the grade
+    can be partial credit in [0, 1]."""
     return rollout.score.value
 
 

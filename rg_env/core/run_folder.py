@@ -203,7 +203,7 @@ class RunFolder:
         _write_json(self.manifest_file, values)
 
     def write_evaluation(self, step: int, values: dict[str, Any]) -> Path:
-        """Write an evaluation and return its file."""
+        """Write an evaluation and return the path of its file."""
         _write_json(self.evaluation_file(step), values)
         return self.evaluation_file(step)
 
@@ -252,7 +252,7 @@ def installed_commit() -> str | None:
 
 
 def is_missing_folder(model: str) -> bool:
-    """Whether a model name is the path of a missing folder, not a name on the Hub."""
+    """Whether a model name is the path of a missing folder rather than a name on the Hub."""
     is_path = model.startswith((".", "/", "~", f"{OUTPUTS}/")) or model.count("/") > 1
     return is_path and not os.path.exists(model)
 
@@ -302,7 +302,8 @@ def json_lines(file: Path) -> Iterator[dict[str, Any]]:
         InputError: the file is damaged or unreadable.
     """
     try:
-        # Read as bytes because str.splitlines() would also split at characters in the model's text.
+        # Read as bytes because str.splitlines() would also split at other characters, such as U+2028, in the model's
+        # text.
         with file.open("rb") as lines:
             for number, line in enumerate(lines, 1):
                 if not line.strip():

@@ -36,10 +36,10 @@ Answers = Mapping[str, Sequence[float]]
 def mean_and_error(values_by_problem: Sequence[Sequence[float]]) -> tuple[float, float]:
     """Return the mean over all values and its standard error, clustered by problem.
 
-    Answers to one problem resemble each other, so treating them as independent makes the error too small. The clustered
-    error (Liang and Zeger, 1986) adds the deviations within a problem before squaring them, and applies the usual
-    correction factor, problems / (problems - 1). With one value per problem, the error is the sample standard deviation
-    divided by sqrt(problems). With a single problem, the error is unknown, and the function returns 0 for it.
+    Answers to one problem resemble each other, so treating them as independent would make the error too small. The
+    clustered error (Liang and Zeger, 1986) adds up the deviations within each problem before squaring, and applies the
+    usual correction factor, problems / (problems - 1). With one value per problem, the error is the sample standard
+    deviation divided by sqrt(problems). With a single problem, the error is unknown, and the function returns 0 for it.
 
     Raises:
         InputError: there are no values.
@@ -97,7 +97,8 @@ def share_interval(values_by_problem: Sequence[Sequence[float]]) -> tuple[float,
 
 
 def runs_interval(shares: Sequence[float], questions: int) -> Interval:
-    """Return a confidence interval, within [0, 1], for the mean share over several runs, such as accuracies per seed.
+    """Return a confidence interval, within [0, 1], for the mean of several runs' shares, such as the accuracies for
+    several seeds.
 
     The method is the same as in `share_interval`, with runs as the clusters. Differences between runs determine the
     width, and the interval is never narrower than Wilson's interval for all answers combined. If all runs agree, the
@@ -251,7 +252,7 @@ def paired_difference(tasks: Sequence[tuple[Answers, Answers]], seed: int = 0) -
 def _newcombe(
     first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], a: Sequence[float], b: Sequence[float]
 ) -> Interval:
-    """Return Newcombe's interval from each problem's answers and their mean."""
+    """Return Newcombe's interval, computed from each model's answers and mean value for each problem."""
     p, q = fmean(a), fmean(b)
     (p_low, p_high), (q_low, q_high) = share_interval(first), share_interval(second)
     product = math.fsum((x - p) * (y - q) for x, y in zip(a, b, strict=True))

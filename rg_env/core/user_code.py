@@ -14,14 +14,16 @@ Tasks are datasets registered with Reasoning Gym by the user's module:
 
     register_dataset("robots", RobotsDataset, RobotsConfig, RobotsCurriculum)     # reasoning_gym.factory
 
-A user's task needs
+A user's task needs:
 
-- a config dataclass with the fields `seed` and `size`, and with a default for every field;
-- items that depend only on (config, seed + index), so that the same spec yields the same rows on every machine.
-  Generate each item on demand because datasets are created with a `size` of 20,000; and
-- a `score_answer(answer, entry)` method that accepts the entry after a round trip through JSON, in which tuples become
-  lists and keys become strings. The method runs in a worker process with a time limit of
-  `core.grading.scoring.UPSTREAM_WALL_S` seconds. On the first call, the limit includes the dataset's `__init__`.
+- A config dataclass with the fields `seed` and `size`, and with a default for every field.
+- Items that depend only on (config, seed + index), so that the same spec yields the same rows on every machine.
+- A `score_answer(answer, entry)` method that accepts the entry after a round trip through JSON, in which tuples become
+  lists and keys become strings.
+
+Generate each item on demand because datasets are created with a `size` of 20,000. `score_answer` runs in a worker
+process with a time limit of `core.grading.scoring.UPSTREAM_WALL_S` seconds. On the first call, the limit includes the
+dataset's `__init__`.
 """
 
 import dataclasses

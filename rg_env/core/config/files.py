@@ -2,10 +2,9 @@
 
 `extends:` names one or more files, relative to the file that names them. Later files override earlier files, and the
 file that contains `extends:` overrides all of them. Mappings are merged key by key, and any other value is replaced.
-Null removes a key, which restores its default. An override replaces the value at its path. `imports:` lists are
-concatenated into one list of modules and absolute paths. The path of a .py file is relative to the config that names
-it. Configs cannot refer to environment variables. API keys are read directly from the environment and never appear in a
-config.
+Null removes a key, which restores its default. An override replaces the value at its path. `imports:` lists of modules
+and .py files are concatenated. The path of a file is relative to the config that names it and is made absolute. Configs
+cannot refer to environment variables. API keys are read directly from the environment and never appear in a config.
 """
 
 import copy
@@ -28,7 +27,7 @@ SHORT_FORMS = {"model": "name", "data": "path", "engine": "kind", "output": "dir
 """Sections that may be given as plain text, each with the key that the text sets (`Section.short`)."""
 SUFFIXES = (".yaml", ".yml")
 _MAY_START_WITH_HASH = {("data", "answer_after"), ("prompt", "system_prompt")}
-"""Keys whose value may start with `#`, such as gsm8k's marker `####`. Without quotes, YAML would treat such a value as
+"""Keys whose value may start with `#`, as gsm8k's marker `####` does. Without quotes, YAML would treat such a value as
 a comment."""
 
 
@@ -116,8 +115,8 @@ def read_config(file: str | Path, overrides: Sequence[str] = ()) -> Document:
     """Read `file` and the files that it extends, then apply `overrides` ("a.b=value").
 
     Raises:
-        InputError: a file cannot be read or is not a YAML mapping, files extend each other circularly, an override is
-            not "key=value", or its value is not valid YAML.
+        InputError: a file cannot be read or is not a YAML mapping, `extends:` is invalid or circular, or an override is
+            malformed or cannot be applied.
     """
     document = Document({}, Path(file))
     _extend(document, Path(file), ())

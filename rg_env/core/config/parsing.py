@@ -83,11 +83,12 @@ def parse_config(
     """Parse and validate a config.
 
     Args:
-        names: returns the problems found in names that the schema cannot check, such as task names. These problems are
-            reported together with the schema's own.
+        names: function that returns the problems with names that the schema cannot check, such as task names. These
+            problems are reported together with the schema's own.
 
     Raises:
-        ConfigError: keys or values are invalid. The error reports all invalid keys and values at once.
+        ConfigError: the config is of another kind, or keys or values are invalid. The error reports all invalid keys
+            and values at once.
     """
     for key, message in schema.mistaken.items():
         overridden = key in schema.other_sections and document.origin((key,)) == COMMAND_LINE
@@ -109,7 +110,8 @@ def parse_config(
 
 
 def _by_key(document: Document, schema: type[Section], problem: Problem) -> Iterator[Problem]:
-    """Yield a problem for each key in another tool's section, with the key's name in rg_env if known."""
+    """Yield `problem` or, if it is about another tool's section, a problem for each key in the section, with the key's
+    name in rg_env if known."""
     section = document.get(problem.path)
     if len(problem.path) > 1 or problem.path[0] not in schema.other_sections or not isinstance(section, Mapping):
         yield problem
@@ -127,7 +129,8 @@ def _validated(schema: type[_Section], values: Mapping[str, Any]) -> _Section:
 
 
 def _misspelt_nulls(schema: type[BaseModel], document: Document) -> Iterator[Problem]:
-    """Report unknown keys that are set to null. Validation would miss these keys because null removes a key."""
+    """Yield a problem for each unknown key that is set to null. Validation would miss such a key because null removes
+    it."""
     for path in document.nulls:
         section = _section_at(schema, path[:-1])
         if section is not None and path[-1] not in section.model_fields:
@@ -187,8 +190,8 @@ def problems_in(schema: type[BaseModel], error: ValidationError, *, term: str = 
 
 
 def unknown_key(schema: type[BaseModel], path: Keys, kind: str = "key") -> str:
-    """Return the message for an unknown key, with a suggestion: the replacement for another tool's key, a similar key,
-    or the same key in another section."""
+    """Return the message for an unknown key, with a suggestion if possible: the replacement for another tool's key, a
+    similar key, or the same key in another section."""
     section, name = _section_at(schema, path[:-1]), path[-1]
     if section is None:
         return str(unknown_name("key", name, ()))
@@ -361,10 +364,13 @@ def label_problem(label: str, reserved: Mapping[str, str]) -> str | None:
     """Return the reason why `label` is not a valid name for a task's results, or None if it is valid.
 
     Args:
-        reserved: the meaning of each name that is already in use.
+        reserved: names that are already in use, each with what it refers to.
     """
     if not _LABEL.fullmatch(label) or len(label.encode()) > _LABEL_BYTES:
-        return f"a label may contain only letters, digits, '_', '-' and '.', up to 80 characters ({_LABEL_BYTES} bytes)"
+        return (
+            "a label may contain only letters, digits, '_', '-' and '.', must not start with '-' or '.', and may have "
+            f"up to 80 characters ({_LABEL_BYTES} bytes)"
+        )
     taken = "a task" if label in load_table() else reserved.get(label)
     return taken and f"is the name of {taken}: choose another label"
 
@@ -387,10 +393,11 @@ class RewardConfig(Section):
     """A reward function. A plain number sets the reward's weight."""
 
     weight: Annotated[float, Field(ge=-1e100, le=1e100, allow_inf_nan=False)] = 1.0
-    """Weight of the reward in the sum. A negative weight makes the reward a penalty. With a weight of 0, the reward is
-    only logged."""
+    """Weight of the reward in the sum of all rewards. A negative weight makes the reward a penalty. With a weight of 0,
+    the reward is only logged."""
     when: Literal["answered", "correct", "not_correct"] | None = None
-    """Kind of completion to which the reward applies: answered, correct or incorrect. Default: all completions."""
+    """Completions to which the reward applies: those with an answer ("answered"), with a correct answer ("correct"), or
+    without a correct answer ("not_correct"). Default: all completions."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for the reward function."""
 
@@ -409,7 +416,7 @@ Rewards = Annotated[dict[str, RewardConfig], BeforeValidator(_weighted)]
 
 
 DEFAULT_REWARDS = {"correctness": 1.0, "format": 0.1}
-"""The weights of the default rewards. The format reward has a low weight, so it never outweighs a correct answer."""
+"""Weights of the default rewards. The format reward has a low weight so that it never outweighs a correct answer."""
 
 
 def default_rewards() -> dict[str, RewardConfig]:

@@ -1,10 +1,10 @@
 """YAML restricted to plain values and to the scalars of YAML 1.2, where `1e-6` is a number and `on` is text.
 
 This module uses PyYAML's parser but its own constructors, because PyYAML's constructors follow YAML 1.1. The
-alternative, ruamel.yaml (tested with 0.19), accepts dates, numbers with underscores, sets and non-text keys, and limits
-neither depth nor aliases. With this module, keys and dates are text, duplicate keys are errors, and both the depth and
-the number of values are limited. Every error is a one-line `ValueError` with its position. `load` reads back exactly
-the values that `to_yaml` wrote.
+alternative, ruamel.yaml (version 0.19 was tested), accepts dates, numbers with underscores, sets and non-text keys, and
+limits neither depth nor aliases. With this module, keys and dates are text, duplicate keys are errors, and both the
+depth and the number of values are limited. Every error is a one-line `ValueError`, with the position of the problem if
+known. `load` reads back exactly the values that `to_yaml` wrote.
 """
 
 import itertools
@@ -58,7 +58,8 @@ def load_word(text: str) -> Any:
 class _Reader:
     """Converts YAML nodes to plain values.
 
-    Each use of an alias counts toward the limit because a few lines with aliases can expand to billions of values.
+    The values behind an alias count toward `_MAX_VALUES` each time that the alias is used, because a few lines with
+    aliases can expand to billions of values.
     """
 
     def __init__(self) -> None:
@@ -129,7 +130,7 @@ def to_yaml(values: Mapping[str, Any]) -> str:
 
 
 class Loader(yaml.SafeLoader):
-    """Loads YAML 1.2 scalars, including common number formats but not boolean words such as `on`."""
+    """Resolves scalars as in YAML 1.2: common number formats are numbers, but words such as `on` are text."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012  (PyYAML's own name)
 

@@ -5,16 +5,16 @@ does not matter, or a `Name` (only its occurrences matter, not the name itself):
 
     canonical((Bag([(Name("Q"), "->", Name("P"))]), Name("P")))     # the same for any two names in place of P and Q
 
-Names are distinguished by where they occur, as in the Weisfeiler-Leman test for graphs. Forms that differ only by
-renaming and by the order in bags always become the same text. Other forms become different texts, except for some
-highly regular forms (such as two triangles and one hexagon). Treating different forms as the same is safe for splits
-because forms with the same text are always in the same split.
+Names are distinguished by where they occur, as in the Weisfeiler-Leman test for graphs. Forms that differ only in names
+and in the order within bags always become the same text. Other forms become different texts, except for some highly
+regular forms (such as two triangles and one hexagon). Treating different forms as the same is safe for splits because
+forms with the same text are always in the same split.
 
 This module also builds forms for arithmetic and algebraic expressions in the library's notation (Python syntax):
 
-    expression("2*x - 1", "x")      # the same form as for "-1 + x*2", and for "2*y - 1" with "y"
+    expression("2*x - 1", "x")      # the same canonical text as for "-1 + x*2", or for "2*y - 1" with "y"
 
-Sums and products are unordered, a sign belongs to its term, and variable names do not matter. Nothing is computed, so
+Sums and products are unordered, a sign belongs to its term, and variable names do not matter. Nothing is evaluated, so
 `2 + 2` and `4` are different problems.
 """
 

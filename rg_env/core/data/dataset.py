@@ -55,7 +55,7 @@ def build_rows(
 
     Raises:
         InputError: the library rejects the options, or a task does not have enough distinct questions.
-        GenerationError: a draw takes too long.
+        GenerationError: a draw takes too long, or a generation process cannot be started or dies.
     """
     return _build(Mixture.parse(mixture), [(split, n, seed)], split_by, cache, processes)[0]
 

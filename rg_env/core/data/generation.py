@@ -29,7 +29,7 @@ from rg_env.errors import GenerationError, InputError, TooFewQuestionsError
 
 FAILED_DRAWS = 20
 """Number of consecutive failed draws after which the options are considered broken. A few draws fail even with the
-library's defaults (one in thousands of mazes has no path). A failed draw yields no item on any machine."""
+library's defaults (one maze in several thousand has no path). A failed draw yields no item on any machine."""
 
 _CHUNK_S = 0.25
 _FIRST_CHUNK = 16
@@ -38,12 +38,13 @@ _SHARE = {"train": 1 - EVAL_SHARE, "eval": EVAL_SHARE}
 
 @dataclass(frozen=True)
 class Limits:
-    """Time limits for draws, and settings for dividing draws among processes. No limit changes which rows are drawn."""
+    """Time limits for draws, and settings for dividing draws among processes. None of these changes which rows are
+    drawn."""
 
     draw_cpu_s: int = 60
-    """CPU time limit per draw, in seconds. The first draw includes importing the task. A longer draw is an error,
-    because skipping it would make rows depend on the machine. The limit is on CPU time, not elapsed time, because draws
-    take longer on a busy machine."""
+    """CPU time limit per draw, in seconds. The same limit applies to starting a process and to importing a task. A
+    longer draw is an error, because skipping it would make rows depend on the machine. The limit is on CPU time, not
+    elapsed time, because draws take longer on a busy machine."""
     silence_s: float = 600.0
     """Seconds without a reply after which a process is considered stuck. This limit catches draws that block without
     using CPU time."""
@@ -133,7 +134,7 @@ class _Walk:
 
 
 class Drawer:
-    """A process that draws items. `imports` is the user's code to import first (`core.user_code.sources`).
+    """A process that draws items. `imports` lists the user's code to import first (`core.user_code.sources`).
 
     Raises `GenerationError` if the process cannot be started.
     """
@@ -242,7 +243,7 @@ class Generation:
         return sum(sum(walk.missing().values()) for walk in self._walks)
 
     def _start(self, count: int) -> Iterator[Drawer]:
-        """Start and yield processes until `count` exist, but no more processes than chunks of draws to hand out."""
+        """Start and yield processes until `count` exist, but at most one process per chunk of draws to hand out."""
         chunks = sum(-(-walk.to_plan() // _FIRST_CHUNK) for walk in self._walks)
         for _ in range(min(count - len(self.drawers), chunks)):
             self.drawers.append(Drawer(self._imports, self._limits))
@@ -268,11 +269,12 @@ class Generation:
                 self._changed.notify_all()
 
     def _next_work(self, last: _Walk | None) -> tuple[_Walk, range] | None:
-        """Wait for the next draws for a process that last worked on the walk `last`. Returns None if generation is
-        over.
+        """Wait for and return the next draws for a process that last worked on the walk `last`. Returns None if
+        generation is over.
 
-        Opening a task takes up to 3 s, so a process stays with its walk while draws remain. The process then takes the
-        longest remaining walk that has no process, and shares another process's walk only if many draws remain.
+        Opening a task takes up to 3 s, so a process stays with its walk while draws remain. After that, it prefers a
+        walk that has not been started, and then the walk with the most work left. Processes share a walk only if its
+        remaining draws would take longer than `worth_a_process_s`.
         """
         with self._changed:
             if last:

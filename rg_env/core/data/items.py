@@ -125,10 +125,10 @@ def serve() -> None:
     """Draw items until the input ends. This is the main function of a child process.
 
     The first message is {"imports": `core.user_code.sources()`, "draw_cpu_s"}, and the reply is "ready". Each job is
-    {"task", "config", "seed", "first", "count", "splits", "by"}. Each draw receives one reply, in order: an item, null
-    if the draw yields no question for these splits, {"failed": text} if the library fails on this item, or {"error":
-    text} if no draw is possible. SIGXCPU ends the process if startup, importing a task or a single draw takes more than
-    `draw_cpu_s` seconds of CPU time.
+    {"task", "config", "seed", "first", "count", "splits", "by"}. One reply is sent per draw, in order: an item, null if
+    the draw yields no question for these splits, or {"failed": text} if the library fails on this item. If no draw is
+    possible, the reply {"error": text} ends the job. SIGXCPU ends the process if startup, importing a task or a single
+    draw takes more than `draw_cpu_s` seconds of CPU time.
     """
     parent = ParentPipe()
     first = parent.receive()

@@ -129,7 +129,7 @@ def _difference(wanted: Manifest, found: Manifest) -> str:
             versions = [manifest["versions"].get("rg-env") for manifest in (wanted, found)]
             why = f" (made by rg-env {versions[0]}; this is {versions[1]})" if versions[0] != versions[1] else ""
             if wanted.get("imports") != found.get("imports"):
-                why = " (your own tasks have been edited since then)"
+                why = " (your own tasks have been edited since the manifest was written)"
             return f"{what} in the {split} rows {'differ' if others > 1 else 'differs'}{why}"
     return ""
 
@@ -140,7 +140,7 @@ def _causes(manifest: Manifest) -> Iterator[tuple[str, Any]]:
     yield "split_by (splits.by in a config)", manifest["split_by"]
     yield "list of tasks", [task.get("name") for task in manifest["tasks"]]
     for task in manifest["tasks"]:
-        # Levels come first because a level explains the options that it sets.
+        # Levels come before `config` because a level explains the options that it sets.
         for key in ("weight", "levels", "level", "config"):
             yield f"{key} of task {task['name']}", task.get(key)
     for key in ("seed", "size"):

@@ -37,18 +37,18 @@ Entry = Mapping[str, Any]
 
 _TABLES: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 ALIKE: dict[str, str] = _TABLES["alike"]
-"""Tasks that can pose the same problems as another task. Such tasks share keys, so in a mixture of both, each problem
-is in only one split."""
+"""Tasks, each with another task that can pose the same problems. The two share keys, so each problem is in only one
+split, even in a mixture of both tasks."""
 WHOLE: dict[str, str] = _TABLES["whole"]
 """Tasks that use the whole question as the key, with the reason."""
 KEPT: dict[str, str] = _TABLES["kept"]
 """Details that a task's key could ignore but keeps, with the reason."""
 DIGITS = 32
-"""Length of a key in hexadecimal digits: 128 bits."""
+"""Length of a key in hexadecimal digits (128 bits in total)."""
 
 
 class Key(NamedTuple):
-    """Definition of a task's problem."""
+    """Definition of what counts as the same problem in a task."""
 
     asks: str
     """Description of the problem."""
@@ -78,13 +78,13 @@ def problem_key(task: str, entry: Entry) -> str:
 
 
 def parts(pattern: str, text: str) -> list[Any]:
-    """Return all matches of the pattern. If the pattern does not match, return the entire text, so problems in an
+    """Return all matches of the pattern. If the pattern does not match, return the entire text, so that problems in an
     unknown format stay distinct."""
     return re.findall(pattern, text, re.MULTILINE) or [text.strip()]
 
 
 def numbered(text: Iterable[str]) -> list[int]:
-    """Return each character's rank by first occurrence, so texts that differ only in their alphabet become equal."""
+    """Return each character's rank by first occurrence, so that texts with different alphabets can be equal."""
     numbers: dict[str, int] = {}
     return [numbers.setdefault(sign, len(numbers)) for sign in text]
 
@@ -115,7 +115,7 @@ def _expression(entry: Entry, field: str) -> Any:
 
 
 def advanced_geometry(entry: Entry) -> Any:
-    """The corners in any order, and the quantity asked for, ignoring wording."""
+    """The corners in any order (except B, if its angle is requested) and the quantity asked for, ignoring wording."""
     # If the question is about an angle, it is the angle at B. Otherwise, the corners are interchangeable.
     metadata = entry["metadata"]
     ends = Bag([metadata["A"], metadata["C"]])
@@ -233,7 +233,7 @@ def family_relationships(entry: Entry) -> Any:
 
 
 def graph_color(entry: Entry) -> Any:
-    """The graph, ignoring vertex numbers."""
+    """The graph and the number of colors, ignoring vertex numbers."""
     puzzle = entry["metadata"]["puzzle"]
     edges = Bag(Bag(Name(vertex) for vertex in edge) for edge in puzzle["edges"])
     return (len(puzzle["vertices"]), puzzle["num_colors"], edges)
@@ -293,7 +293,7 @@ def _quantified(text: str) -> Any:
 
 def zebra_puzzles(entry: Entry) -> Any:
     """The clues in any order, ignoring names and wording."""
-    # A child may have the same name as a person, so the names of children get a prefix.
+    # A child may have the same name as one of the people, so the names of children get a prefix.
     question = re.sub(r"(?:child is named|mother of) (?=\w)", "child-", entry["question"])
     categories = []
     for line, values in parts("^ - (.*): (.*)$", question):

@@ -1,8 +1,8 @@
 """A disk cache of rows. With a cache, building the same rows again takes milliseconds and does not import the library.
 
 The cache has one gzipped JSON file for each combination of tasks, split, number of rows and seed. The file name is a
-hash of everything the rows depend on, including this package's code and the library and Python versions. A damaged file
-is rebuilt, with a one-line warning. Errors in the cache never prevent rows from being built.
+hash of everything that the rows depend on, including this package's code and the versions of the library and Python. A
+damaged file is rebuilt, with a one-line warning. Errors in the cache never prevent rows from being built.
 
 The cache folder is `rows` in `RG_ENV_CACHE` ("" disables the cache) or, if that variable is not set, `rg-env/rows` in
 `XDG_CACHE_HOME`, `~/Library/Caches` (macOS) or `~/.cache`. The cache folder is readable only by its owner. A folder

@@ -3,13 +3,13 @@
 A `Selection` receives a task's items in index order, and its decisions depend only on that order. The rows therefore do
 not depend on which process drew an item. A larger split starts with the same rows as a smaller split.
 
-For the tasks in `BALANCED`, a constant answer would be right on up to 90% of the rows if the library's draws were used
+For the tasks in `BALANCED`, a constant answer would be right on up to 93% of the rows if the library's draws were used
 unchanged. In these tasks, a row with a frequent answer waits until other answers have caught up. In tasks with two
 answers, balancing makes both answers equally frequent. In tasks with open-ended answers, no answer is right on more
-than one row in five. With balancing, a row takes between 1.0 (binary_alternation) and 1.5 (maze) draws. The exception
-is self_reference, where the limit is one row in four. The answer of self_reference is 1, 2, 3 or 4 in 95% of the draws,
-so a limit of one row in five would take 4.8 draws per row. Tasks are not balanced if the best constant answer is right
-on only about 20% of the rows (aiw, knight_swap), or no more often than a random guess (zebra_puzzles, with four names).
+than one row in five. With these limits, a row takes between 1.0 (binary_alternation) and 1.5 (maze) draws. In
+self_reference, where the answer is 1, 2, 3 or 4 in 95% of the draws, a limit of one row in five would take 4.8 draws
+per row, so the limit is one row in four. Tasks are not balanced if the best constant answer is right on only about 20%
+of the rows (aiw, knight_swap), or no more often than a random guess (zebra_puzzles, with four names).
 """
 
 import json
@@ -41,8 +41,8 @@ The answer is usually the gold answer, with these exceptions:
   by chance with a probability above `_CHANCE`.
 - modulo_grid: the sign that fills all gaps. With the library's default of a single gap, the rarer sign is the answer in
   one draw in ten.
-- string_insertion (93% of the draws), string_manipulation, pool_matrix: the question's own text or grid, if no rule
-  applies to it.
+- string_insertion (in 93% of the draws), string_manipulation, pool_matrix: the text or grid in the question, if it is
+  also the answer.
 - largest_island: the count of all ones, if they form a single island.
 """
 _CHANCE = 0.2

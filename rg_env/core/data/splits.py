@@ -1,10 +1,10 @@
 """Assignment of problems to splits. The problem itself determines its split, so splits are disjoint by construction.
 
 For seed `s`, Reasoning Gym draws item `i` from `Random(s + i)`. Seeds 1 and 2 therefore yield the same items shifted by
-one, and small tasks repeat their questions under any seed. Many tasks also pose the same problem in several wordings,
-orders or layouts. In rg_env, a hash of the problem determines the split (`core.data.problem_keys`). A fixed quarter of
-all problems is for evaluation, and the rest is for training. No choice of seeds, sizes, configs or mixtures can put a
-problem into both splits, within a run or across runs.
+one, and tasks with few distinct questions repeat them under any seed. Many tasks also pose the same problem in several
+wordings, orders or layouts. In rg_env, a hash of the problem determines the split (`core.data.problem_keys`). A fixed
+quarter of all problems is for evaluation, and the rest is for training. No choice of seeds, sizes, configs or mixtures
+can put a problem into both splits, within a run or across runs.
 
 With `SplitBy` "question", a hash of the question's text determines the split. The same problem in two wordings may then
 be in both splits.

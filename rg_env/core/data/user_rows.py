@@ -3,10 +3,10 @@
     data = load_rows("problems.jsonl")
     data = load_rows("openai/gsm8k", "main", answer_after="####")
     train, evaluation = split_rows(data, num_eval=200, seed=0)
-    DataConfig(path="problems.jsonl").rows()             # the same as the section `data` of configs
+    DataConfig(path="problems.jsonl").rows()             # the same as `data: problems.jsonl` in a config
 
-This module parses text files itself, which avoids heavy imports and allows every error to be reported with its line.
-pyarrow reads Parquet files, and `datasets` reads datasets on the Hub.
+This module parses text files itself, which avoids heavy imports and allows every error to be reported with its line
+number. pyarrow reads Parquet files, and `datasets` reads datasets on the Hub.
 """
 
 import csv
@@ -61,8 +61,8 @@ class DataConfig(Section):
     answer_column: Text = "answer"
     """Name of the column with the gold answers (text or numbers)."""
     answer_after: Text | None = None
-    """Marker in the answer column, such as "####". The gold answer is the text after the marker. Default: the entire
-    column is the answer."""
+    """Marker in the answer column, such as "####". The gold answer is the text after the last marker. Default: the
+    entire text is the answer."""
 
     @property
     def name(self) -> str:
@@ -112,10 +112,10 @@ def load_rows(
             numbers.
         config, split: configuration and split of a dataset on the Hub.
         question_column, answer_column: names of the columns.
-        answer_after: marker in the answer column. The answer is the text after the marker.
+        answer_after: marker in the answer column. The answer is the text after the last marker.
 
     Raises:
-        InputError: the source cannot be read, a question or an answer is missing or is not text, or a question has two
+        InputError: the source cannot be read, a question or an answer is missing or unusable, or a question has two
             different answers. The error message names the line or row, counted from 1. If there are several defects,
             the message lists the first ten, one per line.
     """

@@ -1,7 +1,7 @@
 """Fixes applied to the library in generation processes so that a draw yields the same item on every machine.
 
 - codeio executes code snippets. Snippets that read the clock, files, entropy, memory addresses or the process's state
-  are excluded. Items with a failed snippet are also excluded (the library stores `{}` as their question and answer).
+  are excluded. Items whose snippet failed are also excluded (the library stores `{}` as their input and output).
 - number_sequence squares numbers until they have millions of digits, and then rejects the sequence. Five draws in a
   thousand would take seconds, and some of these draws would take hours. The fix rejects a sequence as soon as a number
   is huge, which yields the same items.

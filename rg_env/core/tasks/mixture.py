@@ -84,8 +84,8 @@ class Mixture(BaseModel):
         return [task.name for task in self.tasks]
 
     def counts(self, n: int) -> list[int]:
-        """Return the number of rows (of `n`) for each task under the largest-remainder method, with at least one row
-        per task.
+        """Return the number of rows for each task. The `n` rows are divided with the largest-remainder method, with at
+        least one row per task.
 
         Raises `InputError` if `n` is above 0 but below the number of tasks, because a task without rows would not have
         a meaningful accuracy.
@@ -193,12 +193,12 @@ def serve_option_check() -> None:
 def entry_problems(
     path: Keys, spec: Mapping[str, Any], label: str | None, reserved: Mapping[str, str]
 ) -> Iterator[Problem]:
-    """Yield the problems with an entry at `path` in a config's evaluation tasks.
+    """Yield the problems with the entry at `path` in a config's evaluation tasks.
 
     Args:
         spec: the task's name and options, as accepted by `Mixture.parse`.
         label: the entry's key, if it is not the name of the task.
-        reserved: the meaning of each name that cannot be a label.
+        reserved: names that cannot be labels, each with what it refers to.
     """
     is_unknown = spec["name"] not in load_table()
     if label is not None and (problem := label_problem(label, reserved)):

@@ -8,8 +8,8 @@ own tasks (`core.user_code`) are added at run time.
 
 A level is shorthand for the options that the library's curriculum sets at that level. `level: 2` applies to all
 attributes of the task's curriculum, and `levels: {attribute: 2}` applies to individual attributes. `level` and `levels`
-can be combined. Other attributes stay at level 0, the library's default. If an attribute does not have the given level,
-its highest level is used, as in the library's `set_global_level`.
+can be combined. Attributes for which neither is set stay at level 0, the library's default. If an attribute does not
+have the level given by `level`, its highest level is used, as in the library's `set_global_level`.
 """
 
 import contextlib
