@@ -39,7 +39,7 @@ _MOST_VALUE = 40
 """Maximum length of a value in the table, in characters. comparison.json contains the full values."""
 _LEGEND = "Means over finished runs, with 95% intervals over seeds or over a single run's questions."
 _LEAST_SEEDS = 3
-"""Minimum number of seeds for an interval. Two seeds reveal almost nothing about the standard deviation (t = 12.7)."""
+"""Minimum number of seeds for an interval. With two seeds, an interval would be too wide to be useful (t = 12.7)."""
 _TWO_SEEDS = "Two seeds are too few for an interval, so (a to b) shows both values instead."
 
 
@@ -70,7 +70,7 @@ class Run:
     figures: dict[str, Figure] = field(default_factory=dict)
     """Metrics by name. `seconds` covers all steps and evaluations, even those before an interruption."""
     questions: int = 0
-    """Number of questions in the last evaluation: from training tasks if it has any, otherwise from held-out tasks."""
+    """Number of questions on training tasks in the last evaluation, or on held-out tasks if it has only those."""
     evaluated: tuple[str, str] = ("", "")
     """Question hashes and sampling settings of the last evaluation, each as JSON."""
 
@@ -169,8 +169,8 @@ def _run(folder: Path, number: int, name: str, values: dict[str, Any]) -> Run:
 
 
 def _over_seeds(name: str, runs: Sequence[Run]) -> Figure:
-    """Return the mean over several runs, with an interval: `runs_interval` for proportions, Student's t-interval
-    otherwise. Two runs are too few for an interval."""
+    """Return the mean of a metric over several runs, with an interval: `runs_interval` for proportions, Student's
+    t-interval otherwise. For two runs, which are too few for an interval, return their values instead."""
     means = [run.figures[name].mean for run in runs]
     if len(means) < _LEAST_SEEDS:
         return Figure(fmean(means), None, (min(means), max(means)))
@@ -180,7 +180,8 @@ def _over_seeds(name: str, runs: Sequence[Run]) -> Figure:
 
 
 def write_comparison(comparison: Comparison) -> list[str]:
-    """Write comparison.md, comparison.json and, if any run has finished, comparison.png and curves.png.
+    """Write comparison.md and comparison.json. If any run has finished, also write curves.png and, if there are results
+    from after training, comparison.png.
 
     Returns:
         Names of the files written to the sweep folder.

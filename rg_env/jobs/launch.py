@@ -47,7 +47,7 @@ _NOTICES = re.compile(
     r"|DeepSpeed \S+ built successfully"
     r"|\[Gloo\] Rank \d+ is connected"
 )
-"""Library messages that are written to the log but not shown."""
+"""Pattern for library messages that are written to the log but not shown."""
 TAIL = 20
 """Number of server log lines shown if the server does not start."""
 
@@ -157,7 +157,10 @@ def make_commands(options: LaunchOptions, machine: Machine) -> Commands:
     gpus = gpus[:processes]  # a single process that sees two GPUs would use DataParallel, which is slow
     model, length, lines = _model(options, processes)
     if unused := [gpu for gpu in machine.gpus if gpu not in (*vllm_gpus, *gpus)]:
-        lines.append(f"warning: the run leaves {_gpu_words(unused)} idle: use more --processes, --gpus or --vllm-gpus")
+        lines.append(
+            f"warning: the run leaves {_gpu_words(unused)} idle: increase --processes, or name more GPUs in --gpus or "
+            "--vllm-gpus"
+        )
     if options.tensor_parallel_size is None and options.data_parallel_size is None:
         lines += guessed_sizes(model, len(vllm_gpus))
     return Commands(
@@ -172,9 +175,9 @@ def longest_sequence(config: TrainConfig, prompts: Iterable[int] | None = None) 
     """Return the context length (prompt plus completion, in tokens) that a server needs for all tasks.
 
     Args:
-        prompts: token counts of prompts for held-out and labeled tasks, to which `max_prompt_length` does not apply. By
-            default, this function measures the prompts. If the tokenizer cannot be loaded, only the trainer checks the
-            prompts.
+        prompts: the token count of each prompt for the held-out and labeled tasks, to which `max_prompt_length` does
+            not apply. By default, this function measures the prompts. If the tokenizer cannot be loaded, these prompts
+            are ignored here, and only the trainer checks them.
     """
     training, new_tokens = config.training, config.evaluation.max_tokens or config.training.max_tokens
     trained = training.max_prompt_length + max(training.max_tokens, new_tokens)
@@ -183,7 +186,8 @@ def longest_sequence(config: TrainConfig, prompts: Iterable[int] | None = None) 
 
 
 def _evaluation_prompts(config: TrainConfig, *, download: bool = True) -> list[int] | None:
-    """Return token counts of prompts for held-out and labeled tasks, or None if the tokenizer cannot be loaded."""
+    """Return the token count of each prompt for the held-out and labeled tasks, or None if the tokenizer cannot be
+    loaded."""
     if not (environments := config.evaluation_environments()):
         return []
     name = config.model.name
@@ -212,7 +216,7 @@ def split_gpus(
         if unknown := [gpu for gpu in named if gpu not in visible]:
             here = f"only {_gpu_words(visible)} can be used here" if visible else "no GPU is visible (see nvidia-smi)"
             raise InputError(
-                f"{flag} names {_gpu_words(unknown)}, but {here}; to set only a number of GPUs, use --processes"
+                f"{flag} names {_gpu_words(unknown)}, but {here}; to set only the number of GPUs, use --processes"
             )
     if len(visible) <= 1:
         return tuple(visible), tuple(visible)
@@ -232,11 +236,11 @@ def split_gpus(
 
 def parallel_sizes(tensor: int | None, data: int | None, gpus: int, model: str) -> tuple[int, int]:
     """Return the tensor and data parallel sizes for a server on `gpus` GPUs (0 for a CPU). By default, the tensor
-    parallel size is the largest that the model's attention heads allow, or the largest power of two if the number of
-    heads is unknown.
+    parallel size is the largest divisor of `gpus` that the model's attention heads allow. If the numbers of heads are
+    unknown, it is the largest power of two, up to 8, that divides `gpus`.
 
     Raises:
-        InputError: the product of the sizes is not the number of GPUs, or the number of heads is not divisible by the
+        InputError: the product of the sizes is not the number of GPUs, or the model's attention heads do not allow the
             tensor parallel size.
     """
     gpus, heads = gpus or 1, _heads(model)
@@ -253,8 +257,8 @@ def parallel_sizes(tensor: int | None, data: int | None, gpus: int, model: str) 
     data = data or max(1, gpus // tensor)
     if tensor * data != gpus or not divides_heads(tensor):
         rule = (
-            f"; the tensor parallel size must divide the {attention} attention heads, and divide or be a multiple of "
-            f"the {groups} key-value heads, of {model}"
+            f"; the tensor parallel size must divide the number of attention heads ({attention}), and divide or be a "
+            f"multiple of the number of key-value heads ({groups}), in the config of {model}"
         )
         raise InputError(
             f"--tensor-parallel-size {tensor} x --data-parallel-size {data} must equal the number of vLLM's GPUs, "
@@ -264,8 +268,8 @@ def parallel_sizes(tensor: int | None, data: int | None, gpus: int, model: str) 
 
 
 def guessed_sizes(model: str, gpus: int) -> list[str]:
-    """Return a warning that the sizes are guesses if there are several GPUs and the model's configuration is not on
-    this machine."""
+    """Return a warning that the parallel sizes are guesses. The list is empty unless there are several GPUs and the
+    model's configuration is not on this machine."""
     if gpus < 2 or _heads(model):
         return []
     tensor, data = parallel_sizes(None, None, gpus, model)
@@ -414,7 +418,7 @@ def _log_folder(given: str | None, name: str) -> Path:
 
 
 def supervise(commands: Commands, options: LaunchOptions, folder: Path, healthy: Callable[[], bool]) -> int:
-    """Run the server and, once it is `healthy`, the trainer. Logs are written to `folder`. Returns the exit code of
+    """Run the server and, once `healthy()` is true, the trainer. Logs are written to `folder`. Returns the exit code of
     `launch`."""
     supervisor = Supervisor(options.save_timeout)
     with supervisor.noting_signals(), supervisor.ending_programs():

@@ -79,7 +79,8 @@ class SlurmJob:
     sweep: tuple[str, ...] = ()
     """Axes of a sweep ("key=value,value"), with one job per point."""
     vllm_gpus: int | None = None
-    """Number of GPUs that vLLM uses on the first node. Default: 1. A single GPU is shared with the trainer."""
+    """Number of GPUs that vLLM uses on the first node. Default: 1. If the job has only one GPU, the trainer
+    shares it."""
     job_name: str | None = None
     """Job name. Default: the config's name."""
     gpu_type: str | None = None
@@ -141,7 +142,8 @@ Values = dict[str, Any]
 
 
 def sbatch_script(job: SlurmJob) -> str:
-    """Return the script's text. The job runs in the working directory, which must contain `.venv` and `configs`.
+    """Return the script's text. The job runs in the working directory, which must contain `.venv` and, if the script
+    uses accelerate, `configs`.
 
     Raises:
         InputError: the options or the working directory are not usable, or the config is invalid (`ConfigError`).
@@ -160,7 +162,7 @@ def sbatch_script(job: SlurmJob) -> str:
         raise InputError(f'output.dir "{values["root"]}" contains a single quote: choose another folder')
     if (file := values["accelerate_config"]) and not (checkout / file).is_file():
         raise InputError(f"{checkout} has no {file}: run this command in an rg_env checkout")
-    # Only values validated by `check` are used, because sbatch's quoting rules differ between releases.
+    # #SBATCH lines contain only values validated by `check`, because sbatch's quoting rules differ between releases.
     options = {flag: getattr(job, flag) for flag in ("account", "partition", "qos", "constraint", "mem", "array")}
     if points := values["points"]:
         options["array"] = f"1-{len(points)}"
@@ -268,7 +270,10 @@ def _training(job: SlurmJob, document: Document) -> Values:
         return values | {"kind": "one node"}
     servers = {_server(job, config) for config in configs}
     if len(servers) > 1:
-        raise InputError("--sweep: the points need different vLLM servers on several nodes; write one script per point")
+        raise InputError(
+            "--sweep: the points need different vLLM servers, which a script for several nodes does not support; write "
+            "one script per point"
+        )
     return values | {
         "kind": "several nodes",
         "accelerate_config": "configs/zero3_multinode.yaml",
@@ -285,8 +290,8 @@ def _server(job: SlurmJob, config: TrainConfig) -> str:
 
 
 def _check_printable(texts: Mapping[str, Sequence[str]]) -> None:
-    """Raise `InputError` for unprintable characters. Quoting would not help, because a line break ends even a
-    comment."""
+    """Raise `InputError` if a text contains unprintable characters. Quoting would not be enough, because some texts are
+    written to comments, which end at a line break."""
     for what, given in texts.items():
         for text in given:
             if not text.isprintable():

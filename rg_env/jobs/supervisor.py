@@ -26,8 +26,8 @@ GRACE_S = 15.0
 HURRY_S = 2.0
 """Seconds between SIGTERM and SIGKILL after a second signal."""
 TOGETHER_S = 1.0
-"""Seconds within which different signals count as a single request, because a closed terminal or a scheduler may send
-two signals in a row."""
+"""Seconds within which two different signals count as a single request, because a closed terminal or a scheduler may
+send both in a row."""
 
 
 class Supervisor:

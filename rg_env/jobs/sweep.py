@@ -13,10 +13,10 @@ sweep.yaml          swept values and points
 NAME/               run of a point (see `RunFolder`)
 logs/NAME.log       output of the run
 logs/NAME.failed    reason for the failure, if the run failed
-comparison.*        comparison as tables (.json, .md) and a plot (.png); see `jobs.comparison`
+comparison.*        comparison as data (.json), a table (.md) and a plot (.png); see `jobs.comparison`
 
-The sweep continues if a point fails or is stopped by a monitor. A stopped point is not rerun when the sweep is resumed.
-Ctrl-C, SIGTERM and SIGHUP let the current run save, and then end the sweep.
+The sweep continues if a point fails or is stopped by a monitor. When the sweep is resumed, failed points are rerun,
+but stopped points are not. Ctrl-C, SIGTERM and SIGHUP let the current run save, and then end the sweep.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ from rg_env.training.config.schema import TrainConfig
 SWEEP_FILE, CONFIG_FILE, LOGS = "sweep.yaml", "config.yaml", "logs"
 SEED = "seed"
 MOST_POINTS = 1000
-"""Maximum number of points. This is the size of a Slurm array with the default MaxArraySize."""
+"""Maximum number of points. This is also the maximum size of a Slurm array with the default MaxArraySize."""
 MOST_CHARACTERS = 80
 """Maximum length of a point's name."""
 _FREE = ("output", "logging", "hub", "engine.host", "engine.port")
@@ -101,8 +101,9 @@ def load_sweep(
     """Load the config in `file` with `overrides` and sweep it over `words` ("key=value,value").
 
     Raises:
-        InputError: a file cannot be read, a word is not "key=value,value", a value is repeated, a key is both swept and
-            overridden, there are too many points, or two points would be published to the same repository.
+        InputError: a file cannot be read, a word is not "key=value,value", a value is repeated, a key is swept twice or
+            both swept and overridden, there are too many points, or two points are the same run or would be published
+            to the same repository.
         ConfigError: the configs of some points are invalid. The message has one line per mistake.
     """
     axes = parse_axes(words)
@@ -152,15 +153,15 @@ def parse_axes(words: Sequence[str]) -> Axes:
 
 
 def fixed_and_swept(overrides: Sequence[str], words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Separate the words after `--sweep`. A key with a single value becomes an override, as if it were given before
-    `--sweep`.
+    """Separate the words after `--sweep` into overrides and words to sweep. A key with a single value becomes an
+    override, as if it were given before `--sweep`.
 
     Returns:
         All overrides, and the words to sweep.
 
     Raises:
         InputError: a word is invalid, a key is given both before and after `--sweep`, or no key has more than one
-        value.
+            value.
     """
     fixed = [word for word in words if len(_axis(word)[1]) == 1]
     given = {each.partition("=")[0].strip() for each in overrides}
@@ -172,7 +173,7 @@ def fixed_and_swept(overrides: Sequence[str], words: Sequence[str]) -> tuple[lis
 
 
 def grid(axes: Axes) -> tuple[Point, ...]:
-    """Return the product of the axes, with the last axis innermost."""
+    """Return a point for each combination of values. The values of the last axis change fastest."""
     points = [dict(zip(axes, each, strict=True)) for each in itertools.product(*axes.values())]
     return tuple(
         Point(number, name, each, tuple(override(*item) for item in each.items()))
@@ -302,8 +303,8 @@ def sweep_folder(sweep: Sweep, name: str, resume: bool) -> Path:
     """Return the sweep's folder, checked but not yet created: `output.dir`, or a new folder for `name`.
 
     Raises:
-        OutputFolderError: the folder is not writable, has files (without `resume`), or contains another sweep (with
-            `resume`).
+        OutputFolderError: the folder is not writable, has files (without `resume`), or has files that do not belong to
+            this sweep (with `resume`).
     """
     folder = RunFolder.choose(sweep.configs[0].output.dir, f"{name}-sweep", "auto" if resume else None)
     if not _has_files(folder):
@@ -316,7 +317,7 @@ def sweep_folder(sweep: Sweep, name: str, resume: bool) -> Path:
     reason = difference(read_yaml(folder / SWEEP_FILE).get("swept", {}), sweep.axes)
     if not reason and list(points) != [point.name for point in sweep.points]:
         reason = "the swept keys are in a different order"
-    if not reason and (folder / CONFIG_FILE).is_file():  # the file is missing if Slurm's jobs created the folder
+    if not reason and (folder / CONFIG_FILE).is_file():  # the file is missing if Slurm jobs created the folder
         reason = difference(read_yaml(folder / CONFIG_FILE), sweep.base())
     if reason:
         raise OutputFolderError(f"{folder} contains another sweep: {reason}; use the same values or another output.dir")
@@ -379,8 +380,8 @@ def run_sweep(sweep: Sweep, folder: Path, *, again: str, command: CommandLine = 
 
 
 def _run_point(supervisor: Supervisor, sweep: Sweep, point: Point, folder: Path, command: CommandLine) -> bool:
-    """Run a point until it finishes or is ended by a signal. Returns whether the run has finished, rather than failed
-    or been stopped by a monitor or a signal."""
+    """Run a point until it ends. A point that has already finished or been stopped by a monitor is not rerun. Returns
+    whether the run has finished, rather than failed or been stopped."""
     head, place = f"[{point.number}/{len(sweep.points)}]", folder / point.name
     status, reason = status_of(folder, point.name)
     if status in ("finished", "stopped"):

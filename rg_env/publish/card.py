@@ -55,7 +55,7 @@ def find_license(base: Base, api: HfApi | None = None) -> dict[str, str | None]:
 
 
 def card(request: PushRequest, checkpoint: Checkpoint, license: Values, paths: Sequence[str]) -> str:
-    """Render the card. `paths` are the other files in the repository."""
+    """Render the card. `paths` are the paths of the other files in the repository."""
     run = checkpoint.run
     config, arguments = (publishable(values) for values in (run.config(), run.arguments())) if run else ({}, {})
     manifest = run.manifest() if run else {}
@@ -103,7 +103,7 @@ def _own_data(config: Values) -> str | None:
         return str(data["path"])
     if "own_rows" not in environment:
         return None
-    # The --data option of a script.
+    # `data` is the --data option of the script, if it was given.
     return data if isinstance(data, str) and data else counted(environment["own_rows"], "own row")
 
 
@@ -133,7 +133,7 @@ def _metadata(
     """Render the card's YAML metadata, including `model-index`."""
     run, base, is_adapter = checkpoint.run, checkpoint.base, bool(checkpoint.adapter)
     trained = run is not None and run.arguments().get("training")
-    # The run did not evaluate the rounded weights itself.
+    # The run evaluated the weights before they were rounded.
     measured = after if after and not checkpoint.rounded_to else None
     tags = {"rg-env": True, "reasoning-gym": not own_data, "reinforcement-learning": True, "grpo": trained}
     data = ModelCardData(

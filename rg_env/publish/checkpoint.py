@@ -51,7 +51,7 @@ class Base:
     on_hub: bool = False
     """Whether `name` is a repository on the Hub."""
     folder: Path | None = None
-    """Folder of a local model."""
+    """Folder of the model, or None if it is not a local model."""
 
     @classmethod
     def named(cls, name: str | None) -> "Base":

@@ -7,9 +7,9 @@ run/                           files of the run; if the optimizer state is inclu
                                checkpoint, from which training can resume
 checkpoint-N/                  another trainer's shards, unchanged, if the optimizer state is included
 
-Only files that match the patterns in this module are uploaded, so logs, tracker folders and programs are excluded.
-Paths of local folders are removed from configs. A link to a file outside the published folders is an error, and so is a
-text file that contains a key or token.
+Only the files listed by `RunFolder.files` and those that match the patterns in this module are uploaded, so logs,
+tracker folders and programs are excluded. Paths of local folders are removed from configs. A link to a file outside the
+published folders is an error, and so is a text file that contains a key or token.
 """
 
 import json
@@ -56,7 +56,7 @@ _KEYS = re.compile(
 
 
 def published_files(checkpoint: Checkpoint, *, full: bool) -> Files:
-    """Collect all files to publish, except the card and the marker. `full` includes the training state.
+    """Collect all files to publish, except the card and the marker. `full` adds the rollouts and the training state.
 
     Raises:
         InputError: a file is damaged, or links to a file outside the published folders.
@@ -73,7 +73,7 @@ def published_files(checkpoint: Checkpoint, *, full: bool) -> Files:
         for file in _matching(state, _STATE):
             found[f"{checkpoint.state_path}/{file.relative_to(state).as_posix()}"] = file
     roots = [each.resolve() for each in (folder, state, run and run.path) if each]
-    # The Hub cache uses links of this kind.
+    # In the Hub cache, the files of a snapshot are links to blobs.
     roots += [root.parents[1] / "blobs" for root in roots if root.parent.name == "snapshots"]
     for file in found.values():
         if not any(file.resolve().is_relative_to(root) for root in roots):

@@ -2,9 +2,10 @@
 
     folder = export(ExportRequest(Path("outputs/RUN/checkpoint-25"), dtype="bf16"))
 
-The rounded weights are written to a temporary folder, which is renamed once the written model has been compared with
-the trained model. If a check fails, the temporary folder is deleted. An export needs memory for two copies of the
-model: one in float32 and one in the export's dtype, or both in float32 if adapters are merged.
+The weights are converted to the export's dtype and written to a temporary folder. This folder is renamed once the
+written model has been compared with the trained model. If a check fails, the temporary folder is deleted. An export
+needs memory for two copies of the model: one in float32 and one in the export's dtype, or both in float32 if adapters
+are merged.
 
 To verify an export, the folder is loaded with `from_pretrained`, as users would load it. The trained model is built in
 float32 from the checkpoint's weights. All tensors must be equal, apart from rounding. On fixed prompts, the logits of
@@ -64,7 +65,8 @@ TOLERANCE = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.1}
 centered logits."""
 PROBLEMS = 20
 SLACK = 2
-"""Number of verdicts that may differ if the weights were rounded, or if the engine or device differs."""
+"""Maximum difference between the numbers of correct answers if weights were rounded, or if the engine or device
+differs."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class ExportRequest:
     best: bool = False
     """Whether to export the run's checkpoint with the best recorded accuracy instead of the last checkpoint."""
     base: str | None = None
-    """Base model (folder or name on the Hub), if the checkpoint does not name it."""
+    """Base model (folder or name on the Hub). Default: the base model recorded by the checkpoint or its run."""
 
 
 def export(request: ExportRequest, say: Say = print) -> Path:
@@ -103,7 +105,7 @@ def export(request: ExportRequest, say: Say = print) -> Path:
     write = _export_adapters if checkpoint.kind == "adapter" and not request.merge_lora else _export_model
     with _new_folder(out) as aside:
         write(request, checkpoint, aside, say)
-        # Evaluations read settings and training questions from these files even if the export is moved away.
+        # With these files, evaluations find the settings and training questions even after the export is moved.
         run = checkpoint.run
         for file in (run.config_file, run.arguments_file, run.manifest_file) if run else ():
             if file.is_file():
@@ -151,7 +153,7 @@ def _export_model(request: ExportRequest, checkpoint: Checkpoint, aside: Path, s
     del model, weights  # frees memory before the exported model is loaded
     written = logits(load(aside, torch.float32), prompts)
     difference = check_logits(reference, written, TOLERANCE[dtype if rounded else torch.float32])
-    say(f"verified: {tensors}; the relative difference of logits on fixed prompts is {difference:.1g}")
+    say(f"verified: {tensors}; the relative difference between the logits on fixed prompts is {difference:.1g}")
     lossless = not request.merge_lora and not rounded
     say(check_answers(checkpoint, partial(load, aside, dtype), companions.tokenizer, lossless=lossless))
 
@@ -193,7 +195,8 @@ def _merged(checkpoint: Checkpoint, weights: Weights, prompts: torch.Tensor) -> 
 
 
 def _matches_whole(checkpoint: Checkpoint, model: Any, weights: Weights, say: Say) -> bool:
-    """Whether the checkpoint also has complete weights that the trainer gathered from the shards.
+    """Whether the checkpoint also has complete weights that the trainer gathered from the shards. Gathered weights that
+    do not match the model, such as empty ones, are ignored.
 
     Raises:
         ExportError: the gathered weights differ from the shards.
@@ -268,7 +271,7 @@ def _new_folder(out: Path) -> Iterator[Path]:
             out.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=f".{out.name}.", suffix=".part", dir=out.parent) as parent:
                 aside = Path(parent) / out.name
-                aside.mkdir()  # created with the user's permissions, unlike the temporary folder
+                aside.mkdir()  # created with default permissions, unlike the temporary folder
                 yield aside
                 aside.rename(out)
     except RGEnvError:
@@ -351,8 +354,8 @@ def check_logits(trained: torch.Tensor, written: torch.Tensor, tolerance: float)
 
 
 def check_answers(checkpoint: Checkpoint, load: Callable[[], Any], tokenizer: Any, *, lossless: bool) -> str:
-    """Repeat part of the run's evaluation of this step with the exported model. Returns a description of the result, or
-    the reason why the answers cannot be compared.
+    """Repeat part of the run's evaluation at the checkpoint's step with the exported model. Returns a description of
+    the result, or the reason why the answers cannot be compared.
 
     Args:
         load: function that loads the model, called only if the model is needed.

@@ -23,7 +23,7 @@ from rg_env.training.checkpointing.files import ADAPTER, read_shapes
 
 _CONFIG, _GENERATION = "config.json", "generation_config.json"
 _WRAPPERS = re.compile(r"\b(_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)\.")
-"""Parts that FSDP, activation checkpointing and torch.compile insert into weight names."""
+"""Pattern for the parts that FSDP, activation checkpointing and torch.compile insert into weight names."""
 _EMPTY = (
     "ZeRO-3 saves empty weights unless zero3_save_16bit_model is set; export the folder that also has DeepSpeed's "
     "shards (global_stepN)"
@@ -121,8 +121,8 @@ def match(model: Any, weights: Weights) -> tuple[Weights, list[str]]:
     names of all other weights.
 
     Raises:
-        ExportError: a weight is missing, empty, ambiguous or wrongly tied, has the wrong shape, or is from another
-            model.
+        ExportError: a weight is missing, empty or duplicated, has the wrong shape, differs from a weight to which it
+            should be tied, or is from another model.
         InputError: the weights are quantized.
     """
     kind, tied = type(model).__name__, model.all_tied_weights_keys
@@ -166,7 +166,7 @@ def match(model: Any, weights: Weights) -> tuple[Weights, list[str]]:
 
 
 def check_type(name: str, weight: torch.Tensor) -> None:
-    """Raise `InputError` unless the weight's dtype is floating-point and can be exported."""
+    """Raise `InputError` unless the weight has a floating-point dtype that can be exported."""
     if weight.dtype not in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
         kind = str(weight.dtype).removeprefix("torch.")
         raise InputError(f"{name} has dtype {kind}, but quantized weights cannot be exported")

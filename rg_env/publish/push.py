@@ -84,7 +84,7 @@ def preview(request: PushRequest) -> str:
         more = " in addition to the model files"
         if None in (checkpoint.config_folder(), checkpoint.tokenizer_folder()):
             files_of = f"the config and tokenizer of {checkpoint.base.name}"
-            notes.append(f"the upload downloads {files_of}, so the export was not checked")
+            notes.append(f"the preview does not download {files_of}, so the export was not checked")
         else:
             from rg_env.publish.export import check_exportable
 
@@ -128,8 +128,8 @@ def push(request: PushRequest, say: Say = print) -> str:
 def run_id(run: RunFolder) -> str:
     """Return a run's identifier, which does not depend on the folder and does not change as the run continues.
 
-    The identifier is the SHA-256 hex digest of the rows and of the first line of metrics, which contains unique
-    timings.
+    The identifier is the SHA-256 hex digest of the manifest's rows and of the first line of metrics, which contains
+    unique timings.
     """
     digest = hashlib.sha256(json.dumps(run.manifest().get("rows"), sort_keys=True).encode())
     digest.update(json.dumps(next(iter(run.metrics()), {}), sort_keys=True).encode())

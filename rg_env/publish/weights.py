@@ -89,7 +89,7 @@ def _deepspeed(folder: Path) -> tuple[str, Weights]:
             raise InputError(f"{folder} mixes files from different checkpoints: {named}")
     if not optimizers:  # the model file has the weights in the compute dtype, or empty weights with ZeRO-3
         return "DeepSpeed", head["module"]
-    # DeepSpeed itself passes weights_only=False.
+    # DeepSpeed passes weights_only=False, which this environment variable overrides.
     weights_only = patch.dict("os.environ", TORCH_FORCE_WEIGHTS_ONLY_LOAD="1")
     quiet = io.StringIO()
     with weights_only, torch.serialization.safe_globals(safe_classes()), redirect_stdout(quiet), redirect_stderr(quiet):

@@ -169,7 +169,7 @@ def test_gpus_of_the_server_are_divided_as_the_heads_allow(
     if expected:
         assert parallel_sizes(*given, gpus, str(tmp_path)) == expected
         return
-    with pytest.raises(InputError, match=f"the tensor parallel size must divide the {heads} attention heads"):
+    with pytest.raises(InputError, match=rf"must divide the number of attention heads \({heads}\)"):
         parallel_sizes(*given, gpus, str(tmp_path))
 
 
@@ -264,7 +264,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         ("run.yaml --model m", "use model.name=m instead"),
         ("run.yaml --num_processes 2", "no option '--num_processes': use --processes"),
         ("run.yaml --nnodes 2", "no option '--nnodes': use `rg-env slurm --nodes N`"),
-        ("SCRIPT --gpus 4", "; to set only a number of GPUs, use --processes"),
+        ("SCRIPT --gpus 4", "; to set only the number of GPUs, use --processes"),
         ("SCRIPT --processes 2 -- --rollouts-per-step=15", "15 rollouts per step are not divisible by 2 processes"),
         ("run.yaml training.steps=3", "training.steps = 3 @ command line: use max_steps"),
         ("run.yaml --processes 2 training.num_generations=7", "8 rollouts are not divisible by num_generations=7"),
@@ -315,7 +315,10 @@ def test_a_config_trains_with_the_server_that_is_started(rg_env: Run) -> None:
 def test_gpus_that_stay_idle_are_named() -> None:
     """Neither program uses them."""
     plan = make_commands(LaunchOptions("run.yaml", gpus=("1", "2"), processes=1), NODE).plan
-    assert "warning: the run leaves GPUs 2,3 idle: use more --processes, --gpus or --vllm-gpus" in plan
+    assert (
+        "warning: the run leaves GPUs 2,3 idle: increase --processes, or name more GPUs in --gpus or --vllm-gpus"
+        in plan
+    )
     assert not any("warning" in line for line in make_commands(LaunchOptions("run.yaml"), NODE).plan)
 
 

@@ -76,8 +76,8 @@ def test_families_come_out_as_they_went_in(family: str, make_model: Make, export
     assert out == tmp_path / "checkpoint-5-export"
     assert lines[0] == f"exporting {folder}: ZeRO-3 shards of 3 processes, step 5"
     assert (
-        "verified: every tensor equals the trained tensor; the relative difference of logits on fixed prompts is 0"
-        in lines
+        "verified: every tensor equals the trained tensor; the relative difference between the logits on fixed prompts "
+        "is 0" in lines
     )
     with safe_open(out / "model.safetensors", "pt") as file:
         assert set(file.keys()) == {name for name, _ in model.named_parameters()}, "a tied one once"
@@ -272,7 +272,7 @@ def test_whole_weights_next_to_shards_are_compared(make_model: Make, exported: E
 
 
 def test_weights_in_the_wrong_places_are_found(make_model: Make) -> None:
-    """The relative difference of logits allows for rounding, but not for two swapped layers of the same shape."""
+    """The relative difference between the logits allows for rounding, but not for two swapped layers of one shape."""
     model = make_model()
     prompts = export_module.prompt_ids(AutoTokenizer.from_pretrained(POLICY_DIR), 784)
     trained = export_module.logits(model, prompts)

@@ -83,7 +83,9 @@ def test_a_checkpoint_of_verl(hub: HubServer, downloaded: Download, rg_env: Any,
     assert code == 2
     assert "global_step_5 has no config.json, which describes the model: pass the base model as --base" in error
     shown = rg_env(*command, "--dry-run", "--base", "org/base")[1]
-    assert "(the upload downloads the config and tokenizer of org/base, so the export was not checked)" in shown
+    assert (
+        "(the preview does not download the config and tokenizer of org/base, so the export was not checked)" in shown
+    )
     assert rg_env(*command, "--dry-run", "--base", str(POLICY_DIR))[0] == 0
     assert hub.requests == []
 

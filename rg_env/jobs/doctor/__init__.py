@@ -3,9 +3,9 @@
     for check in diagnose(PlannedRun(load_train_config("configs/train/tiny.yaml", []))):
         print(check.line())
 
-The doctor does not train, downloads only a model's configuration and tokenizer, and writes only to the row cache.
-Access tokens are never shown; the doctor only checks that they exist. A "failed" check means that the run would not
-start. A missing `train` extra is a failure only if options or a config describe a run, because the environment itself
+The doctor does not train. It downloads only a model's configuration and tokenizer, and otherwise writes only to the row
+cache. Access tokens are never shown; the doctor only checks that they exist. A "failed" check means that the run would
+fail. A missing `train` extra is a failure only if options or a config describe a run, because the environment itself
 does not need this extra.
 
 Importing this module is cheap because modules that need torch are imported only after a subprocess has shown that torch

@@ -100,8 +100,8 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Check:
-    """Result of a check, with a finding and a fix. Status "failed" means that the run would not start, and "warning"
-    that the run would be less efficient or not behave as intended."""
+    """Result of a check, with a finding and a fix. Status "failed" means that the run would fail, and "warning" that it
+    might fail, be inefficient, or not behave as intended."""
 
     name: str = field(default="", kw_only=True)
     """Name of the check, set by `diagnose`."""
@@ -229,8 +229,8 @@ def probe_torch() -> dict[str, Any]:
 
 def check_gpus(gpus: Gpus, planned: PlannedRun) -> Check:
     """Check that torch can use the GPUs that the driver reports, and that there are enough GPUs: one per training
-    process, plus one if the server runs on this machine. A machine without GPUs passes because the embedded engine can
-    train on a CPU."""
+    process, plus one if a server must still be started on this machine. A machine without GPUs passes because training
+    also works on a CPU."""
     if gpus.driver_problem:
         fix = "reinstall the NVIDIA driver or restart the machine; then check that `nvidia-smi` lists the GPUs"
         status, rest = ("failed", "") if planned.uses_vllm else ("warning", ", so training would use the CPU")
@@ -365,7 +365,7 @@ def check_open_files(connections: int, limits: tuple[int, int]) -> Check:
 
 
 def check_shared_memory(size: int) -> Check:
-    """Check `size`, the capacity in bytes of /dev/shm, through which NCCL and vLLM's workers communicate."""
+    """Check the size of /dev/shm, in bytes. NCCL and vLLM's workers communicate through this file system."""
     if size >= _SERVER_NEEDS_SHM:
         return Check("ok", f"/dev/shm has {gigabytes(size)}")
     fix = "start the container with `--shm-size=8g` or `--ipc=host`"
@@ -400,7 +400,7 @@ def free_memory(planned: PlannedRun, gpus: Gpus) -> tuple[int, str]:
 
 
 def nearest_folder(path: Path) -> Path:
-    """Return `path`, or its nearest existing parent."""
+    """Return `path` if it is an existing folder, otherwise its nearest existing parent."""
     path = path.expanduser().absolute()
     return next(parent for parent in (path, *path.parents) if parent.is_dir())
 

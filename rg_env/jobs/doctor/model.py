@@ -67,8 +67,9 @@ class PromptLengths:
 
 
 def check_model(name: str) -> Check:
-    """Check that the configuration, tokenizer, chat template and weights are on this machine or can be downloaded. The
-    check's value is the `Model`, or None if its configuration, tokenizer or chat template cannot be used."""
+    """Check that a model's configuration, tokenizer, chat template and weights are on this machine or can be
+    downloaded. The check's value is the `Model`, or None if its configuration, tokenizer or chat template cannot be
+    used."""
     path = str(POLICY_DIR) if name == TINY else name
     try:
         described = describe_model(path)
@@ -234,7 +235,8 @@ def run_estimate(
 
 
 def check_memory(planned: PlannedRun, model: Model, lengths: PromptLengths | None, free: int, place: str) -> Check:
-    """Check the memory estimate against `free`, the bytes available to one process in the memory named by `place`."""
+    """Check that the estimated memory fits in `free`, the number of bytes available to one process. `place` describes
+    where this memory is."""
 
     def need(micro_batch: int, most: int | None = None) -> int:
         return run_estimate(planned, model, lengths, micro_batch, most).total
@@ -255,21 +257,21 @@ def check_memory(planned: PlannedRun, model: Model, lengths: PromptLengths | Non
     if whole.total <= _TIGHT * free:
         return Check("ok", text)
     if fitting := largest_that_fits(int(_TIGHT * free), batch, need):
-        fix = f"set training.per_device_train_batch_size={fitting} (steps are unchanged)"
+        fix = f"set training.per_device_train_batch_size={fitting} (the number of rollouts per step stays the same)"
     elif planned.uses_vllm:
         fix = "use more --processes (ZeRO-3 shards the state), a lower training.max_tokens, a smaller model, or LoRA"
     elif turns := next((n for n in (256, 128, 64, 32, 16) if need(batch, most=n) <= _TIGHT * free), None):
-        fix = f"set engine.max_batch_size={turns} (a batch then needs more rounds), or reduce training.max_tokens"
+        fix = f"set engine.max_batch_size={turns} (which slows generation), or reduce training.max_tokens"
     else:
         fix = "use LoRA, a smaller model, or engine.kind=vllm with --processes N (ZeRO-3)"
     if place.startswith("on GPU") and (files := preset_for(planned.config, free)):
-        fix = f"{fix}; or extend {' and '.join(map(str, files))}, which should fit"
+        fix = f"{fix}; or use a config that extends {' and '.join(map(str, files))}, which should fit on the GPU"
     return Check("failed" if whole.total > free else "warning", text, fix)
 
 
 def preset_for(config: TrainConfig, free: int, folder: Path = Path("configs/models")) -> list[Path]:
-    """Return the best preset in `folder` for `free` bytes of GPU memory, preceded by the model's config if the preset
-    is for another model. The list is empty if no preset fits.
+    """Return the best preset in `folder` for `free` bytes of GPU memory. If the preset is for a different model than
+    the run's, that model's config comes first in the list. The list is empty if no preset fits.
 
     Presets for the same model are preferred, then those that train adapters if and only if `config` does, and then
     those for larger GPUs.
