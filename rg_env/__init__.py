@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 # Verifiers' v1 loader reads this list and accepts exactly one taskset, one harness and one environment.
 __all__ = ["ReasoningGymTaskset", "SingleTurnEnv", "SingleTurnHarness"]
 _MODULES = {
-    # `_path_of` may return adapters.v0 or core.environment instead of this module.
+    # For the last two names, `_path_of` may return adapters.v0 or core.environment instead.
     "adapters.v1": [
         "ReasoningGymTaskset",
         "SingleTurnEnv",
@@ -84,7 +84,7 @@ def _module_of(name: str) -> ModuleType:
 
 
 def _path_of(name: str) -> str:
-    """Return the module that defines a public name, which may depend on the installed Verifiers release."""
+    """Return the path of the module that defines a public name. It may depend on the installed Verifiers release."""
     path = _LAZY[name]
     if name not in ("load_environment", "ReasoningGymEnv"):
         return path
@@ -94,17 +94,17 @@ def _path_of(name: str) -> str:
 
 
 def _cause(path: str) -> str:
-    """Return the reason an adapter cannot be imported, with a remedy, if any."""
+    """Return the reason why an adapter cannot be imported, with a remedy if one is known."""
     found = installed_version("verifiers")
     if not found:
-        return "needs verifiers, which is not installed (pip install verifiers, or use rg_env.ReasoningGym)"
+        return "needs verifiers, which is not installed (run `pip install verifiers`, or use rg_env.ReasoningGym)"
     if path.startswith("rg_env.adapters.v1") and not _has("verifiers.v1", "TaskData"):
         return f"needs the v1 API of Verifiers, which verifiers {found} lacks (install 0.2.1 or later)"
     return f"cannot be imported with verifiers {found}"
 
 
 def _has(module: str, name: str) -> bool:
-    """Return True if a Verifiers module defines `name`, or cannot be imported because of another package."""
+    """Whether a Verifiers module defines `name`. Also true if the import fails because of another package."""
     try:
         return hasattr(import_module(module), name)
     except ImportError as error:

@@ -30,7 +30,8 @@ def run_command(main: Callable[[], Any]) -> None:
 
     If the reader of standard output closes the pipe (`| head`), the program exits quietly with code 141, as after
     SIGPIPE. If a write fails (for example, because the disk is full), the program prints one line and exits with
-    code 1. Keys missing from the environment (such as `WANDB_API_KEY`) are read from `.env` in the working directory.
+    code 1. Environment variables that are not set (such as `WANDB_API_KEY`) are read from `.env` in the working
+    directory.
     """
     try:
         load_keys()
@@ -116,7 +117,7 @@ def _failed_write(error: OSError) -> tuple[int, str] | None:
 
 
 def positive(text: str) -> int:
-    """Parse an integer of at least 1, as an argparse type."""
+    """Parse an integer of at least 1 (an argparse type)."""
     if int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is less than 1")
     return int(text)
@@ -135,7 +136,7 @@ class Names(argparse.Action):
 
 
 def seed(text: str) -> int:
-    """Parse a seed in the range that all libraries accept, as an argparse type."""
+    """Parse a seed in the range that all libraries accept (an argparse type)."""
     if not 0 <= int(text) < 2**32:
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and 2^32 - 1")
     return int(text)

@@ -3,7 +3,7 @@
     RGEnvError
     ├── InputError          (ValueError)       invalid user input; exit code 2
     │   ├── UnknownNameError (LookupError)     an unknown task, option, reward or column; suggests similar names
-    │   ├── TooFewQuestionsError               a task has fewer distinct questions than requested; reports how many
+    │   ├── TooFewQuestionsError               a task has fewer distinct questions than requested; reports their number
     │   ├── ConfigError                        invalid keys or values in a config; lists all of them, one per line
     │   └── OutputFolderError (OSError)        the output folder is not writable, or contains another run
     ├── RewardError         (RuntimeError)     a reward function failed or returned a non-finite value
@@ -84,7 +84,7 @@ class ServerError(RGEnvError, ConnectionError):
 
 
 class RefusedError(ServerError):
-    """The server rejected a request (HTTP 4xx). Retrying the request would fail again."""
+    """The server rejected a request (HTTP 4xx). Retrying it would fail again."""
 
 
 class ExportError(RGEnvError, RuntimeError):
@@ -108,7 +108,7 @@ class StoppedTogether(TrainingError):
 
 
 class MissingExtraError(RGEnvError, ImportError):
-    """An optional dependency is not installed."""
+    """An optional dependency is not installed, or is too old."""
 
     exit_code = 2
 

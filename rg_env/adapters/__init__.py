@@ -1,4 +1,4 @@
-"""Adapters between rg_env and other frameworks, in both directions, with one module per API.
+"""Adapters between rg_env and other frameworks, in both directions.
 
 `rg_env.core` does not depend on any framework. `as_environment` imports only the adapter that an object needs, and
 never imports torch.
@@ -18,7 +18,8 @@ def as_environment(env: Any) -> Environment:
     tasks become the training rows) or an `Env` with one agent.
 
     Raises:
-        InputError: `env` has an unsupported type, or needs multiple turns, tools or a sandbox.
+        InputError: `env` has an unsupported type, or the trainer cannot run it, for example because it needs multiple
+            turns, tools or a sandbox.
     """
     if isinstance(env, Environment):
         return env

@@ -43,8 +43,8 @@ class Environment:
     """Arguments for `GRPOTrainer`, returned by `load_environment`."""
 
     train_dataset: Dataset | None
-    """Rows with the columns prompt (messages), question, answer, info (strings) and example_id. None if there are no
-    examples."""
+    """Rows with the columns prompt (messages), question, answer, info (a dict of strings) and example_id. None for an
+    empty split."""
     eval_dataset: Dataset | None
     reward_funcs: list["RewardFunction"]
     reward_weights: list[float]
@@ -112,8 +112,7 @@ def _rollouts(prompts: Any, completions: Any, completion_ids: Any, columns: Mapp
     if answers is None or infos is None or not all(isinstance(info, Mapping) and "rg_task" in info for info in infos):
         raise InputError(
             "the rows have no 'answer' column, or no 'info' column with an 'rg_task' key: train and evaluate on the "
-            "datasets of this environment "
-            "(train_dataset, eval_dataset), with remove_unused_columns=False"
+            "datasets of this environment (train_dataset, eval_dataset), with remove_unused_columns=False"
         )
     tokens = [None] * len(completions) if completion_ids is None else [len(ids) for ids in completion_ids]
     sizes = [len(values) for values in (prompts, completions, answers, infos, tokens)]

@@ -4,14 +4,14 @@ environments.
     env = vf.load_environment("rg-env", gym="leg_counting")
     env = vf.load_environment("rg-env", gym=["leg_counting", {"name": "chain_sum", "weight": 2}], seed=1)
 
-The parameters are those of `core.environment.ReasoningGym`, in the order of Verifiers' own `ReasoningGymEnv`.
-Differences between releases of v0 are handled by duck typing, not by version numbers.
+The environment has all parameters of `core.environment.ReasoningGym`. Positional parameters are in the same order as in
+Verifiers' own `ReasoningGymEnv`. Differences between releases of v0 are handled by duck typing, not by version checks.
 
 Rewards and metrics are wrapped in functions, to which `vf.Rubric` passes arguments by parameter name. The first
 function called for a rollout scores the rollout and stores it in `state` for the other functions.
 
-`vf.Rubric` catches any exception that a reward function raises, logs it and continues with 0.0. `vf.Rubric` also
-includes NaN rewards in the weighted sum. `watch(rubric)` wraps the functions of any rubric in place, and
+`vf.Rubric` catches any exception that a reward function raises, logs it and continues with 0.0. It also includes NaN
+rewards in the weighted sum. To end the run instead, `watch(rubric)` wraps the functions of any rubric in place, and
 `raising_reward_errors()` re-raises the first error from a wrapped function.
 
 `VerifiersEnvironment` lets `GRPOTrainer` train on the rows of a `vf.SingleTurnEnv`, whose rubric scores the
@@ -45,7 +45,7 @@ from rg_env.errors import InputError, MissingExtraError, RewardError, not_single
 if not hasattr(vf, "SingleTurnEnv"):
     raise MissingExtraError(
         f"vf.load_environment and the rest of Verifiers' v0 API are missing from verifiers {vf.__version__}: use "
-        "rg_env.load_environment, which returns a v1 environment, or pip install 'verifiers<0.4'"
+        "rg_env.load_environment, which returns a v1 environment, or run `pip install 'verifiers<0.4'`"
     )
 
 _MADE_HERE = ("dataset", "eval_dataset", "message_type")
@@ -80,18 +80,18 @@ def _raising(name: str) -> Any:
 
 
 class ReasoningGymEnv(vf.SingleTurnEnv):
-    """A single-turn environment for Reasoning Gym tasks, with training and evaluation rows that never share a problem.
+    """A single-turn environment for Reasoning Gym tasks. By default, training and evaluation never share a problem.
 
     Args:
-        gym, num_train_examples, num_eval_examples and all other arguments: the same as for `ReasoningGym`.
+        gym, num_train_examples, num_eval_examples, system_prompt, seed: the same as for `ReasoningGym`.
         parser: a `vf.Parser`, passed to reward functions.
         rubric: your own `vf.Rubric`. Its rewards replace the default rewards or, if `rewards` is given, are added to
             `rewards`. Accuracy and statuses remain as metrics.
         kwargs: other parameters of `ReasoningGym` and the parent class.
 
     Attributes: `environment` (the underlying `ReasoningGym`, used by `GRPOTrainer`), and its `mixture`, `manifest`,
-    `rewards`, `prompt_options` and `grading`. `dataset` and `eval_dataset` have the columns question, answer, info
-    (strings), prompt and example_id. A dataset without examples is None.
+    `rewards`, `prompt_options` and `grading`. `dataset` and `eval_dataset` have the columns question, answer, info (a
+    dict of strings), prompt and example_id. A dataset without examples is None.
 
     `generate` raises the first `RewardError` of its batch, so a failing reward ends the run instead of being recorded
     as 0.
@@ -158,7 +158,8 @@ load_environment = ReasoningGymEnv
 
 
 def _dataset(rows: Sequence[Mapping[str, Any]]) -> Dataset | None:
-    """Convert rows to a dataset. Rows have no plain-text `task`, which several Verifiers releases reject."""
+    """Convert rows to a dataset. Rows have no `task` column because several Verifiers releases reject a plain-text
+    task."""
     return Dataset.from_list(list(rows)) if rows else None
 
 
@@ -245,8 +246,8 @@ def _kept(completion: Any, state: Any, info: Any) -> Rollout | None:
 def usage(state: Mapping[str, Any]) -> tuple[int | None, bool | None]:
     """Return the number of completion tokens, and whether the token limit ended the completion.
 
-    Early releases store responses in `state["responses"]`. Releases since 0.1.9 store them in the steps of
-    `state["trajectory"]`.
+    Each is None if unknown. Releases up to 0.1.7 store responses in `state["responses"]`. Later releases store them in
+    the steps of `state["trajectory"]`.
     """
     responses = state.get("responses") or [step.get("response") for step in state.get("trajectory") or []]
     if not responses:
@@ -260,7 +261,7 @@ def usage(state: Mapping[str, Any]) -> tuple[int | None, bool | None]:
 # Reward errors that Verifiers would swallow
 
 _WATCHED = "_rg_env_watched"
-_FUNCTIONS = ("reward_funcs", "funcs")  # attribute names in Verifiers up to 0.1.6 and since 0.1.9
+_FUNCTIONS = ("reward_funcs", "funcs")  # attribute names in Verifiers up to 0.1.7 and since 0.1.8
 _GROUP_PARAMETERS = {"states", "prompts", "completions", "answers", "tasks", "infos"}
 _errors: ContextVar[list[RewardError] | None] = ContextVar("reward_errors", default=None)
 """Errors from watched functions. asyncio tasks and threads inherit the list."""
@@ -268,7 +269,8 @@ _errors: ContextVar[list[RewardError] | None] = ContextVar("reward_errors", defa
 
 @contextmanager
 def raising_reward_errors() -> Iterator[None]:
-    """At the end of the block, raise the first error from a watched function in place of any other exception."""
+    """Raise the first error from a watched function at the end of the block, even if the block raises another
+    exception."""
     errors: list[RewardError] = []
     token = _errors.set(errors)
     try:
@@ -367,7 +369,8 @@ class VerifiersEnvironment(Environment):
     If a reward raises an exception or returns None, scoring raises a `RewardError`.
 
     Raises:
-        InputError: the environment is multi-turn, uses tools or custom rollouts, or has no rows.
+        InputError: the environment is multi-turn, uses tools or custom rollouts, has no rows, or has no reward
+            function.
     """
 
     def __init__(self, env: Any) -> None:
@@ -449,7 +452,7 @@ def _is_part(name: str) -> bool:
 
 
 async def _scored_rollouts(rubric: Any, states: Sequence[Any]) -> list[tuple[Any, Mapping[str, Any]]]:
-    """Score rollouts with a rubric from Verifiers 0.1.6 or earlier."""
+    """Score rollouts with a rubric from Verifiers 0.1.7 or earlier."""
     found = await rubric.score_rollouts(
         prompts=[state["prompt"] for state in states],
         completions=[state["completion"] for state in states],
@@ -465,7 +468,7 @@ async def _scored_rollouts(rubric: Any, states: Sequence[Any]) -> list[tuple[Any
 
 
 async def _scored_groups(rubric: Any, states: Sequence[Any]) -> list[tuple[Any, Mapping[str, Any]]]:
-    """Score rollouts with a rubric from Verifiers 0.1.7 or later, which scores a row's rollouts together."""
+    """Score rollouts with a rubric from Verifiers 0.1.8 or later, which scores a row's rollouts together."""
     groups = groupby(states, key=lambda state: (state["example_id"], repr(state["prompt"])))
     await asyncio.gather(*(rubric.score_group(list(group)) for _, group in groups))
     return [(state.get("reward"), state.get("metrics") or {}) for state in states]
@@ -482,7 +485,7 @@ def _check_single_turn(env: Any) -> None:
 
 
 def _of_rubric(rubric: Any, name: str) -> list[Any]:
-    get = getattr(rubric, f"get_{name}", None) or getattr(rubric, f"_get_{name}")  # renamed after Verifiers 0.1.6
+    get = getattr(rubric, f"get_{name}", None) or getattr(rubric, f"_get_{name}")  # renamed in Verifiers 0.1.8
     return list(get())
 
 
@@ -493,8 +496,8 @@ def _rows(env: Any, name: str, options: PromptOptions) -> list[dict[str, Any]]:
 
 
 def _row(row: Row) -> dict[str, Any]:
-    """Convert a dataset's row to a row for `Environment`. Drop message keys that are None, because a dataset fills in
-    missing keys with None."""
+    """Convert a dataset's row to a row for `Environment`. Drop message keys whose value is None, because a dataset
+    fills in missing keys with None."""
     prompt, answer, info = row.get("prompt"), row.get("answer"), row.get("info")
     if isinstance(prompt, list):
         prompt = [{key: value for key, value in message.items() if value is not None} for message in prompt]

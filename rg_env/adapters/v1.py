@@ -1,9 +1,8 @@
-"""The environment for Verifiers' v1 API (0.2.1 to 0.4, and prime-rl), which consists of a taskset, its tasks, and a
-harness.
+"""The environment for Verifiers' v1 API (0.2.1 to 0.4, and prime-rl): a taskset, its tasks and a harness.
 
     vf-eval rg-env -m MODEL                                     # 0.4; the command is called `eval` in 0.2 and 0.3
     vf-eval rg-env -m MODEL --env.taskset.gym chain_sum --env.taskset.level 1
-    vf-validate rg-env --runtime.type subprocess -n 20          # checks that gold answers score 1
+    vf-validate rg-env --runtime.type subprocess -n 20          # checks that the gold answers are graded as correct
     vf-replay outputs/RUN                                       # rescores a run's saved results
 
     env = rg_env.load_environment("leg_counting", split="eval")      # the same from Python (0.4)
@@ -15,9 +14,9 @@ Rows, prompts, graders and rewards are the same as in the v0 environment. The sa
 scores with every release of Verifiers. Rows are built, or read from the cache, when the taskset is iterated over.
 Differences between releases of the v1 API are handled by duck typing, not by version checks.
 
-The harness sends one request from this process, without a sandbox, program or tools. Every request passes through
-Verifiers' interception endpoint, so traces are complete. Other tasksets can use the harness by its id "rg-env" if their
-prompts are text.
+For each task, the harness sends one request from this process, without a sandbox, program or tools. Every request
+passes through Verifiers' interception endpoint, so traces are complete. Other tasksets can use the harness by its id
+"rg-env" if their prompts are text.
 """
 
 import functools
@@ -58,7 +57,8 @@ class ReasoningGymTaskData(vf.TaskData):
     answer: str = ""
     """The gold answer, or "" if the library does not store one."""
     info: dict[str, str] = Field(default_factory=dict)
-    """Data for scoring: task, options and the library's entry as JSON, and the grading."""
+    """Data for scoring, such as the task's name, its options and the library's entry (both as JSON), and the grading
+    mode."""
 
 
 class ReasoningGymTaskConfig(vf.TaskConfig):
@@ -79,9 +79,10 @@ class ReasoningGymTask(vf.Task[ReasoningGymTaskData, vf.State, ReasoningGymTaskC
 
     @vf.reward
     async def rubric(self, trace: vf.Trace) -> dict[str, float]:
-        """Compute all rewards and the environment's metrics, then record all of them, with a weight for each reward.
+        """Record all rewards, with their weights, and the environment's metrics.
 
-        Raises `RewardError` if a reward fails. Verifiers stores the exception as the trace's error.
+        Raises `RewardError`, and records nothing, if a reward fails. Verifiers stores the exception as the trace's
+        error.
         """
         rubric = _rubric_of(self.config._rubric)
         rollout = await self._rollout(trace)
@@ -94,7 +95,7 @@ class ReasoningGymTask(vf.Task[ReasoningGymTaskData, vf.State, ReasoningGymTaskC
         return {}
 
     async def validate(self, runtime: vf.Runtime) -> bool | None:
-        """Return whether the gold answer is correct, or None if the library does not store one."""
+        """Return whether the gold answer is graded as correct, or None if the library does not store one."""
         if not self.data.answer:
             return None
         _rubric_of(self.config._rubric)  # this also imports the user's own tasks
@@ -121,8 +122,8 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
     """A task, or a mixture: a list of task names, or of mappings with the keys name, weight, config, level and levels.
     On the command line, pass a mixture as JSON."""
     split: Literal["train", "eval"] = "eval"
-    """Split to draw questions from. Use `train` for training. A problem is never in both splits, regardless of the
-    seeds."""
+    """Split to draw questions from. Use `train` for training. By default, a problem is never in both splits, regardless
+    of the seeds (see `split_by`)."""
     num_train_examples: int = Field(2000, ge=0)
     num_eval_examples: int = Field(200, ge=0)
     seed: int = 0
@@ -234,7 +235,7 @@ def _rubric_of(rubric: str | Rubric) -> Rubric:
 
 @functools.lru_cache(maxsize=64)
 def _parsed(text: str) -> tuple[Mixture, Rubric]:
-    """Resolve tasks, rewards and metrics from JSON, in this process. Raises `InputError`."""
+    """Return the mixture and the rubric that `text` (JSON) describes. Imports the user's code. Raises `InputError`."""
     spec = json.loads(text)
     import_user_code(spec.get("imports", []))
     mixture, rewards = Mixture.parse(spec["gym"]), resolve_rewards(spec.get("rewards"))
@@ -244,7 +245,7 @@ def _parsed(text: str) -> tuple[Mixture, Rubric]:
 
 
 def _at_level(gym: Any, level: int | None) -> Any:
-    """Return `gym` with `level` for all tasks that do not set a level."""
+    """Return `gym` with `level` added to all tasks that do not set a level."""
     if level is None:
         return gym
     tasks = gym if isinstance(gym, list) else [gym]
@@ -302,7 +303,8 @@ def chat_of(system: str | None, prompt: object) -> list[dict[str, str]]:
     """Convert a task's system prompt and prompt (text or text messages) to chat messages.
 
     Raises:
-        TypeError: the prompt is empty, or contains images or tool calls.
+        TypeError: the list of messages is empty, or a message contains an image or tool call, or is the result of a
+            tool call.
     """
     if isinstance(prompt, str):
         return [dict(message) for message in build_messages(prompt, system)]
@@ -318,36 +320,36 @@ def chat_of(system: str | None, prompt: object) -> list[dict[str, str]]:
 
 @functools.cache
 def _certificates() -> ssl.SSLContext:
-    """Return the TLS certificates, cached because loading them takes longer than a local request."""
+    """Return a TLS context, cached because loading its certificates takes longer than a local request."""
     return httpx.create_ssl_context()
 
 
-if hasattr(vf, "SingleAgentEnv"):  # Verifiers 0.2 lacks this class; its harness has its own runtime
+if hasattr(vf, "SingleAgentEnv"):  # Verifiers 0.2 lacks this class; in that release, the harness has its own runtime
 
     class SingleTurnEnvConfig(vf.SingleAgentEnvConfig):
-        """Config of an environment whose only agent runs in this process."""
+        """Config of an environment whose only agent runs on this machine."""
 
         agent: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig())
         """Agent config with a subprocess as the runtime. Verifiers' default runtime rents a sandbox, which requires a
         login and is not needed because the agent does not execute code."""
 
     class SingleTurnEnv(vf.SingleAgentEnv, vf.Env[SingleTurnEnvConfig]):
-        """Environment in which Verifiers evaluates the taskset if the taskset is loaded by id."""
+        """Environment that Verifiers uses to evaluate the taskset if it is loaded by id."""
 
     class ReasoningGymEnv(SingleTurnEnv):
-        """A single-turn environment for Reasoning Gym tasks, with disjoint problems for training and evaluation.
+        """A single-turn environment for Reasoning Gym tasks. By default, training and evaluation never share a problem.
 
         Unlike the taskset that Verifiers loads by id, this environment stays in one process, so rewards may be
         functions.
 
         Args:
-            split: the split in `taskset`, "eval" or "train".
+            split: the split that `taskset` contains, "eval" or "train".
             gym, num_train_examples, num_eval_examples and all other arguments: the same as for `ReasoningGym`.
 
         Attributes:
             environment: the underlying `ReasoningGym` with both splits, used by `GRPOTrainer`. Its attributes
                 `mixture`, `manifest`, `rewards`, `prompt_options` and `grading` are also attributes of this class.
-            taskset: the rows of `split` as Verifiers' tasks.
+            taskset: the rows of `split` as Verifiers tasks.
 
         Raises:
             InputError: an argument is invalid.

@@ -1,4 +1,4 @@
-"""Adapter that lets `GRPOTrainer` train on any Verifiers v1 taskset. Tasks are scored as in Verifiers.
+"""Adapter that lets `GRPOTrainer` train on single-turn Verifiers v1 tasksets. Tasks are scored as in Verifiers.
 
     env = TasksetEnvironment(train_taskset, eval_taskset.take(200))
     trainer = GRPOTrainer(model, env, args, tokenizer)
@@ -26,7 +26,7 @@ from rg_env.core.text import user_error
 from rg_env.errors import InputError, MissingExtraError, RewardError, not_single_turn
 
 if not hasattr(vf.Taskset, "bounded"):
-    raise MissingExtraError("training on v1 tasksets needs verifiers 0.4 or later (pip install -U verifiers)")
+    raise MissingExtraError("training on v1 tasksets needs verifiers 0.4 or later (run `pip install -U verifiers`)")
 
 _TASK = "verifiers_task"
 """Key under which a row stores its task."""
@@ -44,8 +44,8 @@ class TasksetEnvironment(Environment):
         train_taskset, eval_taskset: the tasks to train on and to evaluate on.
 
     Raises:
-        InputError: a taskset is infinite, neither taskset has tasks, or the trainer cannot run a task, because the task
-            needs tools, several turns, a container or a sandbox, or its prompt is not text.
+        InputError: a taskset is infinite, neither taskset has tasks, a task has no reward, or the trainer cannot run a
+            task because it needs tools, several turns, a container or a sandbox, or because its prompt is not text.
     """
 
     def __init__(self, train_taskset: vf.Taskset | None, eval_taskset: vf.Taskset | None = None) -> None:
@@ -85,7 +85,7 @@ class TasksetEnvironment(Environment):
         return rows
 
     def _check(self, task: vf.Task) -> None:
-        """Record the rewards for this type of task. Raises `InputError` if the task needs anything unsupported."""
+        """Record the rewards for this type of task. Raises `InputError` if the trainer cannot run it."""
         name, judges = type(task).__name__, task.plugged_judges()
         rewards, metrics = task.hooks("reward"), task.hooks("metric")
         if task.toolsets(task.config):
@@ -112,8 +112,8 @@ def environment_of(env: Any) -> TasksetEnvironment:
     """Return the training environment for a taskset, or for an `Env` with one agent.
 
     Raises:
-        InputError: the env has several agents or runs its agent in a custom way, or `TasksetEnvironment` rejects its
-            taskset.
+        InputError: `env` is neither a taskset nor an `Env`, has several agents, runs its agent in a custom way or with
+            tools, or has a taskset that `TasksetEnvironment` rejects.
     """
     if isinstance(env, vf.Taskset):
         return TasksetEnvironment(env)

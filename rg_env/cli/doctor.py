@@ -8,7 +8,7 @@ from rg_env.errors import InputError
 
 
 def add(commands: Any) -> None:
-    """Add `rg-env doctor` to the subcommands. Options that replace a config are named after the config's keys."""
+    """Add `rg-env doctor` to the subcommands. The `dest` of each option that replaces a config key is that key."""
     doctor = commands.add_parser(
         "doctor",
         help="check that a training run can start on this machine, and print a fix for each problem",

@@ -11,7 +11,7 @@ from rg_env.errors import InputError
 
 
 def add(commands: Any) -> None:
-    """Add `rg-env eval` to the subcommands. Each option that sets a config key is named after that key."""
+    """Add `rg-env eval` to the subcommands. The `dest` of each option that sets a config key is that key."""
     parser = commands.add_parser(
         "eval",
         help="compare models (endpoints, checkpoints, adapters) on tasks",
@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
         ],
     )
     option, number, key = parser.add_argument, parser.number, parser.key
-    parser.config("evaluation config (optional if --models and --tasks are given)", required=False)
+    parser.config("evaluation config (optional if --models is given)", required=False)
     option("--models", "--model", nargs="+", metavar="MODEL", help="models to evaluate (see below)")
     parser.names("--tasks", metavar="TASK", help="tasks or categories; default: the training run's tasks and data")
     key("--data", "data.path", "FILE", "your own questions: a CSV, JSON, JSONL or Parquet file, or a Hub dataset")
@@ -57,7 +57,7 @@ def add(commands: Any) -> None:
 
 
 def gpu_numbers(text: str) -> list[int]:
-    """Parse comma-separated GPU numbers, as an argparse type."""
+    """Parse comma-separated GPU numbers (an argparse type)."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
@@ -103,7 +103,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _taken_from_lists(given: dict[str, Any], overrides: list[str]) -> list[str]:
-    """Move `key=value` arguments out of the lists, because argparse treats every argument after `--models` as a name.
+    """Remove overrides (`key=value`) from the lists in `given` and return them. argparse treats every argument after
+    `--models` as a name.
 
     Raises:
         InputError: both a list and an override for a single model or task are given, and one would replace the other.

@@ -32,7 +32,7 @@ def add(commands: Any) -> None:
     option("--vllm-gpus", type=gpus, metavar="0", help="GPUs for vLLM; default: the first GPU not in --gpus")
     option("--gpus", type=gpus, metavar="1,2,3", help="GPUs for training; default: all GPUs that vLLM does not use")
     number("--processes", help="training processes; default: one per GPU")
-    text = "accelerate config; default: configs/zero3.yaml if there are several processes"
+    text = "accelerate config; default: configs/zero3.yaml for several processes (zero3_cpu.yaml without a GPU)"
     option("--accelerate-config", metavar="FILE", help=text)
     option("--port", type=int, default=8000, help="port of the vLLM server on 127.0.0.1; default: 8000")
     number("--tensor-parallel-size", help="GPUs per model replica in vLLM")
@@ -43,7 +43,12 @@ def add(commands: Any) -> None:
     option("--vllm-args", type=shell_words, default=(), metavar="'...'", help=text)
     option("--log-dir", metavar="DIR", help="folder for vllm.log and train.log; default: a new folder under logs/")
     number("--server-timeout", default=600, metavar="S", help="seconds to wait for the server to start; default: 600")
-    number("--save-timeout", default=300, metavar="S", help="seconds for a stopped run to save and exit; default: 300")
+    number(
+        "--save-timeout",
+        default=300,
+        metavar="S",
+        help="seconds to wait for a stopped run to save and exit; default: 300",
+    )
     launch.flag("--verbose", help="show the server log and library messages")
     launch.flag("--dry-run", help="print the two commands, then exit")
     launch.set_defaults(run=run)
@@ -67,7 +72,7 @@ def parse(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Nam
 
 
 def shell_words(text: str) -> tuple[str, ...]:
-    """Split words as in a shell, as an argparse type."""
+    """Split `text` into words as a shell does (an argparse type)."""
     try:
         return tuple(shlex.split(text))
     except ValueError:
@@ -75,7 +80,7 @@ def shell_words(text: str) -> tuple[str, ...]:
 
 
 def gpus(text: str) -> tuple[str, ...]:
-    """Parse comma-separated GPU indices or UUIDs, as an argparse type."""
+    """Parse comma-separated GPU indices or UUIDs (an argparse type)."""
     names = tuple(name.strip() for name in text.split(","))
     if not all(map(_GPU.fullmatch, names)):
         raise argparse.ArgumentTypeError(f"{text!r} must be GPU indices or UUIDs (GPU-... or MIG-...), such as 0,1")

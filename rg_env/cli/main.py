@@ -7,7 +7,7 @@ rg-env train CONFIG [key=value ...]  train from a config; --dry-run prints the p
 rg-env compare FOLDER                compare the runs of a sweep
 rg-env eval CONFIG [key=value ...]   evaluate models (endpoints, checkpoints, adapters) on tasks
 rg-env probe --model M --tasks T ... find tasks and levels that a model can learn from
-rg-env plot FILE... [--title T]      plot results or learning curves
+rg-env plot FILE... [--title T]      plot evaluation results or learning curves
 rg-env report RUN_OR_RESULTS         write an HTML report of a run or evaluation, including rollouts
 rg-env export CHECKPOINT             export a checkpoint as a Hugging Face model folder and verify it
 rg-env push RUN --repo-id USER/NAME  publish a trained model on the Hugging Face Hub with a generated model card

@@ -75,7 +75,8 @@ class CommandParser(argparse.ArgumentParser):
         self.add_argument(*names, action=Names, nargs="+", help=help, metavar=metavar, **options)
 
     def config(self, help: str, *, required: bool = True) -> None:
-        """Add a config and its overrides, which may appear anywhere on the command line."""
+        """Add positional arguments for a config and its overrides. Overrides may appear anywhere on the command
+        line."""
         self.add_argument("config", metavar="CONFIG", nargs=None if required else "?", help=help)
         override = {"nargs": "*", "default": [], "metavar": "section.key=value"}
         self.add_argument("overrides", help="config overrides", **override)  # type: ignore[arg-type]
@@ -93,8 +94,8 @@ class CommandParser(argparse.ArgumentParser):
         return options, rest
 
     def error(self, message: str) -> NoReturn:
-        """Suggest the right name for a misnamed option, because a misnamed option may look like a missing required
-        option. Otherwise, report argparse's error on one line."""
+        """Raise an error that suggests the right name if an option is misnamed, because argparse may only report that a
+        required option is missing. Otherwise, raise argparse's error as one line."""
         for argument in self._arguments:
             if argument.startswith("--") and self._called(argument.partition("=")[0]):
                 raise self.unknown(argument)
@@ -128,7 +129,7 @@ class CommandParser(argparse.ArgumentParser):
         return None if flag in known else next((name for name in _names_of(flag) if name in known), None)
 
     def _key(self, flag: str) -> str | None:
-        """Return the dotted config key with this name, or None."""
+        """Return the dotted config key that an unknown option most likely means, or None."""
         if not self._has("overrides") and not any(map(is_config_file, self._arguments)):
             return None
         from rg_env.core.config.parsing import unknown_key

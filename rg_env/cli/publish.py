@@ -26,7 +26,7 @@ def add(commands: Any) -> None:
     option(
         "--dtype",
         choices=["bf16", "fp16", "fp32"],
-        help="dtype of the weights; default: the dtype of the run or config.json",
+        help="dtype of the weights; default: the run's dtype, or the dtype in config.json",
     )
     export.flag("--merge-lora", help="merge LoRA adapters into the base model")
     export.flag("--best", help="export the run's checkpoint with the best accuracy")
@@ -39,7 +39,7 @@ def add(commands: Any) -> None:
         help="publish a trained model on the Hugging Face Hub with a generated model card",
         usage="rg-env push CHECKPOINT --repo-id USER/NAME [--private] [--optimizer-state none|full] [options]",
         epilog="The command requires a write token (HF_TOKEN or `hf auth login`). "
-        "Rerun the command to resume an upload.",
+        "Rerun the command to resume an interrupted upload.",
         examples=[
             "rg-env push outputs/RUN --repo-id me/legs --dry-run",
             "rg-env push global_step_400 --base Qwen/Qwen2.5-3B-Instruct --repo-id me/legs --optimizer-state full",

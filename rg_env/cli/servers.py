@@ -1,4 +1,5 @@
-"""Options for `rg-env serve` and `rg-env vllm`, which serve models with the embedded engine and with vLLM."""
+"""Options for `rg-env serve` and `rg-env vllm`, which serve models with the embedded engine and with vLLM,
+respectively."""
 
 import argparse
 import json
@@ -13,7 +14,7 @@ def add(commands: Any) -> None:
         "serve",
         help="serve a model over HTTP on 127.0.0.1, for any OpenAI client",
         epilog="Endpoints: /v1/chat/completions, /v1/completions and /v1/models. A request's `model` "
-        "must match --model or be empty. Any other `model` results in a 404 error.",
+        "must match --model or be empty. Any other value results in a 404 error.",
         examples=[
             "rg-env serve --model outputs/RUN",
             "lm_eval --model local-chat-completions --model_args model=outputs/RUN,"
@@ -27,7 +28,7 @@ def add(commands: Any) -> None:
     option(
         "--system-prompt",
         metavar="TEXT",
-        help="system prompt for chats without one ('' for none); default: the training prompt",
+        help="system prompt for chats without one ('' for none); default: the prompt used in training",
     )
     serve.set_defaults(run=_serve)
 

@@ -12,7 +12,7 @@ def add(commands: Any) -> None:
     """Add `rg-env plot` and `rg-env report` to the subcommands."""
     plot = commands.add_parser(
         "plot",
-        help="plot results files or learning curves",
+        help="plot evaluation results or learning curves",
         usage="rg-env plot FILE... [--title T] [--rename A=B ...] [--rename-file m.json] [--output f.png|svg|pdf]",
         epilog="A FILE is a file of evaluation results (results_*.json), a run's metrics (metrics.jsonl), or a folder "
         "that contains such a file. Several files are drawn in one plot: results on the same questions, or the curves "

@@ -13,7 +13,7 @@ _LEGEND = """
 levels: highest difficulty level (levels start at 0; set with `level: 2` in a task's mapping); -: no levels
 draw:   milliseconds to generate a question    distinct: unique questions / questions drawn
 gold:   share of questions with a stored answer    constant: accuracy of the best constant answer
-`rg-env tasks NAME --show 2` shows one task, `rg-env tasks --audit` the graders"""
+`rg-env tasks NAME --show 2` shows one task, and `rg-env tasks --audit` shows the grader audit"""
 
 
 def add(commands: Any) -> None:
@@ -162,5 +162,8 @@ def show_audit(tasks: Sequence[str] = ()) -> bool:
     )
     guessable = [f"{result.task} {result.constant:.2f}" for result in audits if result.constant > audit.GUESSABLE]
     if guessable:
-        print(f"* a constant answer is correct for more than {audit.GUESSABLE:.0%} of the rows: {', '.join(guessable)}")
+        print(
+            f"* tasks in which a constant answer is correct for more than {audit.GUESSABLE:.0%} of rows: "
+            f"{', '.join(guessable)}"
+        )
     return all(result.fine for result in audits)

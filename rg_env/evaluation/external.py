@@ -60,7 +60,7 @@ def check_tasks(config: EvalConfig) -> dict[str, str]:
     """
     if (spec := find_spec("lm_eval")) is None or spec.origin is None:
         raise MissingExtraError(
-            f"external benchmarks need lm_eval, which is not installed: `{install_command('eval-external')}`"
+            f"external benchmarks need lm_eval, which is not installed: run `{install_command('eval-external')}`"
         )
     lm_eval_tasks, own = Path(spec.origin).parent / "tasks", include_folders(config.external.include)
     folders = _task_folders(lm_eval_tasks)

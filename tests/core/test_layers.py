@@ -195,4 +195,4 @@ except rg_env.RGEnvError as error:
     hidden += "    return found(name)\nm.version = version"
     (refused,) = _errors(hidden, "ReasoningGymEnv")
     assert refused.startswith("MissingExtraError rg_env.ReasoningGymEnv needs verifiers, which is not installed ")
-    assert "(pip install verifiers, or use rg_env.ReasoningGym)" in refused
+    assert "(run `pip install verifiers`, or use rg_env.ReasoningGym)" in refused
