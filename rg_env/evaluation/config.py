@@ -1,4 +1,4 @@
-"""Typed evaluation config: the schema for `configs/eval/`.
+"""Typed evaluation config: the schema for the files in `configs/eval/`.
 
     config = load_eval_config("configs/eval/tiny.yaml", ["num_examples=50"])
     config = eval_config_of(["models=tiny", "tasks=leg_counting"])
@@ -98,7 +98,7 @@ class ServingConfig(Section):
     vllm_args: list[Text] = Field(default_factory=list)
     """Additional command-line arguments for vLLM servers."""
     start_timeout_s: parsing.Above0 = 900.0
-    """Seconds to wait for a server to become ready."""
+    """Maximum time to wait for a server to become ready, in seconds."""
 
 
 class ExternalConfig(Section):
@@ -189,7 +189,7 @@ class Price(Section):
 
 
 class EvalModel(Section):
-    """A model's key is its name in tables and plots."""
+    """The key of an entry is the model's name in tables and plots."""
 
     model: Text
     """Folder of a model, checkpoint or LoRA adapter; folder of a training run, whose last checkpoint is used; name of a
@@ -208,7 +208,7 @@ class EvalModel(Section):
 
 
 class EvalTask(parsing.TaskOptions):
-    """A task's key is its name or a label."""
+    """The key of an entry is the task's name or a label."""
 
     task: Text | None = None
     """Name of the task, if the key is a label."""
@@ -312,8 +312,8 @@ class EvalConfig(Section):
     """Sampling seed for models served by the embedded engine. Default: the seed from a model's training run if there is
     one, otherwise 0."""
     grading: Literal["hardened", "partial", "upstream"] = "hardened"
-    """Grading mode for answers to tasks, as in training. Default: the setting from a model's training run if there is
-    one, otherwise "hardened"."""
+    """Grading mode for answers to tasks, like `grading` in training. Default: the setting from a model's training run
+    if there is one, otherwise "hardened"."""
     prompt: parsing.PromptConfig = parsing.PromptConfig()
     rewards: parsing.Rewards = Field(default_factory=parsing.default_rewards)
     """Rewards by name. The reported reward is the weighted sum of these rewards."""

@@ -10,9 +10,9 @@ The process exchanges JSON values with `external`, which calls the models. No ot
     -> {"scores": [{"task", "metric", "filter", "value", "stderr", "n", "num_fewshot", "version"}]}
     -> {"error": one line} if either call fails
 
-lm-eval's evaluation runs twice. The first run is stopped when it calls the model. In the second run, calling the model
-returns the answers. This process does not have API keys and does not run code written by models (lm-eval rejects tasks
-that require running such code).
+lm-eval's evaluation runs twice. The first run is stopped when it calls the model. In the second run, calls to the model
+return the given answers. This process does not have API keys and does not run code written by models (lm-eval rejects
+tasks that require running such code).
 """
 
 import hashlib

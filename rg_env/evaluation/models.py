@@ -387,8 +387,8 @@ def local_engine(config: EvalConfig) -> Literal["embedded", "vllm"]:
 
 @asynccontextmanager
 async def serving(name: str, gpu: str | None, folder: Path, config: EvalConfig) -> AsyncIterator[tuple[str, str]]:
-    """Run a vLLM server for the model `name` on `gpu` (or on the CPU if `gpu` is None), and yield its URL and the
-    model's name in requests.
+    """Run a vLLM server for the model `name` on `gpu` (or on the CPU if `gpu` is None), and yield the server's URL and
+    the model's name in requests.
 
     LoRA adapters are served with their base model.
 

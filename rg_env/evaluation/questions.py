@@ -43,7 +43,7 @@ from rg_env.evaluation.results import Part
 from rg_env.inference.protocol import Sampling
 
 LEVEL = "rg_level"
-"""Key in a row's `info` for the question's curriculum level, as a string."""
+"""Key in a row's `info` for the question's curriculum level (a string)."""
 ROLLOUTS = "rollouts.jsonl"
 FAILED = "failed"
 """Status of a failed call."""
@@ -264,7 +264,7 @@ class Reply:
 
 
 class Work(ABC):
-    """One model's work on a task or a benchmark, with the answers so far by key."""
+    """One model's work on a task or a benchmark, with its answers so far, by key."""
 
     file: str
     """Name of the records file in the evaluation folder."""

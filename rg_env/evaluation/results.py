@@ -64,7 +64,7 @@ class Questions(Record):
     """Hash of the evaluation split in the environment's manifest (`core.data.manifest.split_hash`), or None for rows
     that rg_env did not generate."""
     prompts_sha256: str
-    """Hash of prompts and gold answers, for models without their own system prompt."""
+    """Hash of the prompts and gold answers. The prompts are those for models without their own system prompt."""
 
 
 class Environment(Record):
@@ -163,7 +163,7 @@ class ModelResult(Record):
     """Results of one model on one task."""
 
     source: str
-    """Folder, name on the Hugging Face Hub, or MODEL@URL for an endpoint."""
+    """Folder, name on the Hugging Face Hub, "tiny", or MODEL@URL for an endpoint."""
     kind: Literal["endpoint", "hub", "folder", "adapter", "tiny"]
     engine: Literal["endpoint", "embedded", "vllm"]
     system_prompt: str | None
@@ -307,12 +307,13 @@ class Results(Record):
     environments: list[Environment] = Field(default_factory=list)
     """Environments that provided the questions."""
     notes: list[str] = Field(default_factory=list)
-    """Notes about settings taken from training runs, and about models trained with other settings."""
+    """Notes about the models' training runs, such as different settings or unknown training questions."""
     tasks: dict[str, TaskResults]
     """Results by task. If there are only external benchmarks, `tasks`, `models` and `comparisons` are empty."""
     models: dict[str, ModelSummary]
     comparisons: list[Paired]
-    """Comparisons between all pairs of models by macro average. `n` is the number of questions."""
+    """Comparisons of macro averages between all pairs of models that have questions in common on every task. `n` is the
+    number of questions."""
     published: list[PublishedFigure] = Field(default_factory=list)
     """Published accuracies in the config, compared with ours."""
     external: list[ExternalResult] = Field(default_factory=list)

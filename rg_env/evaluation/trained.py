@@ -34,9 +34,9 @@ _OF_TRAINING = ("prompt.", "grading", "rewards.", "sampling.max_tokens", "tasks.
 
 
 def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
-    """Fill in missing config values from the training run of the first model that has one: prompt, grading, rewards,
-    sampling, seeds and task options. If the config has no tasks, data or benchmarks, the run's evaluation tasks and
-    data are filled in as well.
+    """Fill in missing config values (prompt, grading, rewards, sampling, seeds, split rule and task options) from the
+    training run of the first model that has one. If the config has no tasks, data or benchmarks, the run's evaluation
+    tasks and data are filled in as well.
 
     A run folder is replaced by its last checkpoint.
 

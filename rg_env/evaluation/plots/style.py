@@ -49,7 +49,7 @@ def panels(width: float, height: float, rows: int = 1, columns: int = 1, **grid:
 
 
 def label_whole_steps(axes: Axes) -> None:
-    """Put x-axis ticks at multiples of 1, 2, 5 or 10."""
+    """Put x-axis ticks at whole numbers: multiples of 1, 2 or 5 times a power of ten."""
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
 
 

@@ -267,7 +267,7 @@ def _add_evaluation(page: Page, results: Results) -> None:
         page.add_facts({"models": ", ".join(models), "questions": questions})
         page.add_facts({"sampling": _sampling(results), "grading": first.grading})
         if any((task.sampling, task.grading) != (first.sampling, first.grading) for task in tasks.values()):
-            page.notes.append("tasks differ in sampling or grading, so the facts above describe the first task")
+            page.notes.append("tasks differ in sampling or grading, so the facts above describe only the first task")
     page.add_facts({"versions": ", ".join(f"{name} {version}" for name, version in results.versions.items())})
     prompts = {task.system_prompt: f"System prompt, {name}" for name, task in reversed(tasks.items())}
     if len(prompts) == 1:
