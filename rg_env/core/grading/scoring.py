@@ -81,7 +81,7 @@ def task_of(info: Mapping[str, Any]) -> str:
 
 
 def score(completion: object, info: Mapping[str, Any] | str) -> Score:
-    """Score `completion` (any form that `extraction.completion_text` accepts) for the row with this `info`.
+    """Score `completion` (in any form that `extraction.completion_text` accepts) for the row with this `info`.
 
     Raises `InputError` if `info` is not from a row built by `core.data.dataset`.
     """
@@ -251,7 +251,7 @@ def _scored(extraction: Extraction, row: _Row) -> Score:
     if ungraded := _ungraded(extraction.answer, str(row.entry["answer"]), row.task):
         return ungraded
     found = (_by_worker if in_worker(row.task, row.grading) else _by_grader)(answer, row)
-    # Several graders do not raise an error for an invalid entry.
+    # Several graders do not raise an error for an invalid entry, so the gold answer is graded as a check.
     if row.grading != "upstream" and found.status in ("partial", "wrong") and (fault := _fault_of(row)):
         found = _ungradable(row.task, answer, fault)
     if is_user_task(row.task):

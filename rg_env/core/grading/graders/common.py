@@ -26,7 +26,7 @@ _TRUTH = {"true": True, "yes": True, "false": False, "no": False}
 
 
 def option(task: str, config: Config, name: str) -> Any:
-    """Return the user's value of an option, or the library's default."""
+    """Return the user's value for an option, or the library's default."""
     return config.get(name, shipped_table()[task]["options"][name])
 
 
@@ -115,7 +115,7 @@ def rows(text: str, n_cells: int) -> list[list[str]]:
     else:
         text = text.replace("(", "[").replace(")", "]")
         inner = text.strip("[], \t\n") if text.startswith("[") and text.endswith("]") else ""
-        # The text is a literal rather than plain lines in brackets.
+        # True if the text is a literal rather than plain lines in brackets.
         is_list = inner and ("\n" not in inner or re.search(r"\[|,[ \t]*\n", inner))
         lines = re.split(r"\][\s,]*\[", text) if is_list else text.splitlines()
     # A bracket at the wrong end is kept and makes the cell invalid.

@@ -233,7 +233,7 @@ def ungrouped(text: str) -> str:
 
 
 def number(text: str) -> Fraction:
-    """Parse a decimal number such as `-1,234.50`, `.5` or `2e3`, with at most 1,000 digits."""
+    """Parse a decimal number such as `-1,234.50`, `.5` or `2e3`, with at most 1,000 characters."""
     text = text.strip()
     if len(text) > _MAX_DIGITS:
         raise Unreadable
