@@ -19,7 +19,8 @@ PR_SET_PDEATHSIG = 1
 
 
 class ParentPipe:
-    """Exchanges JSON lines with the parent. Takes over standard input and output, so anything printed is discarded."""
+    """Exchanges JSON lines with the parent. Takes over standard input and output, so anything that this process prints
+    is discarded."""
 
     def __init__(self) -> None:
         self._requests, self._replies = os.dup(0), os.dup(1)  # children do not inherit these descriptors

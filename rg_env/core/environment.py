@@ -153,7 +153,7 @@ class Environment:
 
     @functools.cached_property
     def has_accuracy(self) -> bool:
-        """Whether rollouts are graded as right or wrong, so that the `metrics` from `score` include `accuracy`."""
+        """Whether rollouts are graded as right or wrong, in which case `score` reports the metric `accuracy`."""
         return any(metric.name == "accuracy" for metric in self.rubric.metrics)
 
     def rollout(

@@ -1,6 +1,6 @@
 """Start, limit, watch and end child processes. This module starts every child process of rg_env.
 
-    run(["nvidia-smi"], deadline_s=10)                                # wait for it: exit code and output
+    run(["nvidia-smi"], deadline_s=10)                                # wait for its exit code and output
 
     program = ProcessGroup(Command(("vllm", "serve")), log)           # a background program with output in a file
     program.code, program.new_lines()

@@ -74,7 +74,7 @@ class WeightedReward(NamedTuple):
 
     @property
     def is_async(self) -> bool:
-        """Whether the function is async. If it is, `value` blocks until the call has finished."""
+        """Whether the function is async, in which case `value` blocks until the call has finished."""
         function = self.function
         return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
@@ -346,7 +346,7 @@ class Rubric:
     rewards: Sequence[WeightedReward]
     metrics: Sequence[Metric]
     in_workers: bool = False
-    """Whether worker processes grade answers, so that `grade` uses them in parallel."""
+    """Whether worker processes grade answers, in which case `grade` uses them in parallel."""
 
     def __post_init__(self) -> None:
         names = {metric.name for metric in self.metrics}
@@ -465,8 +465,8 @@ def think_format(rollout: Rollout, *, opened: bool = False) -> float:
     Only whitespace may precede or separate the blocks. Text may follow the blocks, but it must not contain <think> or
     <answer> tags.
 
-    Set `opened` if the chat template ends the prompt with <think>, as it does for R1-style models, so that the
-    completion starts inside the block.
+    Set `opened` if the chat template ends the prompt with <think>, as it does for R1-style models. The completion then
+    starts inside the block.
     """
     text = f"<think>{rollout.text}" if opened else rollout.text
     tags = list(_TAG.finditer(text))

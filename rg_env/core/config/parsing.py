@@ -69,12 +69,12 @@ class Section(BaseModel):
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem with one value, and its fix."""
+    """A problem with one value, and how to fix the problem."""
 
     path: Keys
     message: str
     secret: bool = False
-    """Whether to hide the value."""
+    """Whether to hide the value in error messages."""
 
 
 def parse_config(
@@ -124,7 +124,7 @@ def _by_key(document: Document, schema: type[Section], problem: Problem) -> Iter
 
 
 def _validated(schema: type[_Section], values: Mapping[str, Any]) -> _Section:
-    # JSON mode accepts lists as tuples but does not convert anything else.
+    # JSON mode converts lists to tuples but does not convert anything else.
     return schema.model_validate_json(json.dumps(values))
 
 

@@ -70,7 +70,7 @@ class _Reader:
         """Return the plain value of `node`. `path` is None within a list."""
         self._count += 1
         if self._count > _MAX_VALUES:
-            raise ValueError(f"contains more than {_MAX_VALUES:,} values")
+            raise ValueError(f"there are more than {_MAX_VALUES:,} values")
         if depth > MAX_DEPTH:
             raise ValueError(f"values are nested more than {MAX_DEPTH} levels deep")
         match node:

@@ -1,7 +1,7 @@
 """Manifests, which record a run's rows so that other rows can be compared with them.
 
     train, evaluation, manifest = build_splits("maze", 2000, 200, seed=1)
-    build_splits("maze", 2000, 200, seed=1, manifest="outputs/RUN/manifest.json")    # those rows, or an InputError
+    build_splits("maze", 2000, 200, seed=1, manifest="outputs/RUN/manifest.json")    # the same rows, or an InputError
 
 A manifest contains versions, the tasks, hashes of the user's task code, and `split_by`. For each split, it also
 contains the seed, the size, and ordered lists of question hashes and problem keys. Entries are not hashed, because the

@@ -37,8 +37,8 @@ BALANCED = {task: one_in for one_in, tasks in _ONE_IN.items() for task in tasks.
 The answer is usually the gold answer, with these exceptions:
 
 - propositional_logic: a variable or a negated variable. Several answers can be right.
-- graph_color: any coloring, for graphs with few edges. At most one row in ten has a graph that a fixed coloring solves
-  by chance with a probability above `_CHANCE`.
+- graph_color: any coloring, for graphs with few edges. At most one row in ten has a graph for which a fixed coloring is
+  right with a probability above `_CHANCE`.
 - modulo_grid: the sign that fills all gaps. With the library's default of a single gap, the rarer sign is the answer in
   one draw in ten.
 - string_insertion (in 93% of the draws), string_manipulation, pool_matrix: the text or grid in the question, if it is

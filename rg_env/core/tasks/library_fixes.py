@@ -156,8 +156,8 @@ def _fix_number_sequence(module: Any) -> None:
     apply = rule.apply
 
     def guarded(self: Any, sequence: list[int], position: int) -> int:
-        # Only halving makes a number smaller, so a number this large stays above 1000, where the library rejects the
-        # sequence. The library treats an OverflowError as a rejection.
+        # Only halving makes a number smaller, so a number this large stays above 1000, the library's limit for numbers
+        # in a sequence. The library treats an OverflowError as a rejection.
         if abs(sequence[position]) > _HUGE:
             raise OverflowError
         return apply(self, sequence, position)
