@@ -40,8 +40,8 @@ from rg_env.training.config.load import curriculum_problems
 from rg_env.training.config.schema import CurriculumConfig
 
 FIRST_ROWS = 128
-"""Initial number of questions. This number is enough for a few steps, and the questions are quick to generate even for
-slow tasks."""
+"""Initial number of questions in a pool. This number is enough for a few steps, and the questions are quick to generate
+even for slow tasks."""
 
 Prepare = Callable[[list[Row]], list[dict[str, Any]]]
 
@@ -150,8 +150,8 @@ class Curriculum:
             levels. Default: all options of the environment's tasks.
 
     Raises:
-        InputError: a task is not trained on or has no working level, or the user's options override all options that
-            the task's levels change.
+        InputError: `config` is invalid (for example, a task is not trained on or has no working level), or the user's
+            options override all options that a task's levels change.
     """
 
     def __init__(self, config: CurriculumConfig, env: ReasoningGym, seed: int, *, gym: Any = None) -> None:
@@ -210,8 +210,8 @@ class Curriculum:
             self._pool(name, task.level)[0]
 
     def replace(self, number: int, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the rows of batch `number`, one per prompt, with new questions for curriculum tasks at their current
-        levels.
+        """Return `rows`, the rows of batch `number` (one per prompt), with the rows of curriculum tasks replaced by new
+        questions at the tasks' current levels.
 
         Raises:
             InputError, GenerationError: a task has no questions at its current level or below.

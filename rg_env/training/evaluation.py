@@ -66,7 +66,7 @@ class EvaluationPlan(EvaluationSettings):
         return labelled
 
     def due(self, step: int, max_steps: int) -> bool:
-        """Whether an evaluation is due after `step` of `max_steps` steps, before the next step."""
+        """Whether an evaluation is due after `step` of `max_steps` steps and before the next step."""
         if step == 0:
             return self.before
         every = evaluation_steps(self.every, max_steps)

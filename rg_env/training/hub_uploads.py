@@ -1,8 +1,8 @@
 """Upload a run to the Hugging Face Hub (`hub:` in the run's config), during and after training.
 
-Each upload runs `rg-env push` in a child process, so training never waits for the network. A failed upload does not end
-a run, but prints a one-line message with the command that completes the upload. During training, a hard-linked copy of
-the run is uploaded because checkpoints may be deleted and metrics appended in the meantime.
+Each upload runs `rg-env push` in a child process, so training never waits for the network. If an upload fails, the run
+continues, and a one-line message with the command that completes the upload is printed. During training, a hard-linked
+copy of the run is uploaded because checkpoints may be deleted and metrics appended in the meantime.
 """
 
 import atexit
@@ -25,7 +25,7 @@ from rg_env.training.preflight import check_hub
 FINISH_TIMEOUT_S = 3600.0
 """Timeout for an upload after training, in seconds."""
 _GRACE_S = 10.0
-"""Seconds allowed for a terminated upload to remove its exported files before the upload is killed."""
+"""Time, in seconds, that a terminated upload has to remove its exported files before it is killed."""
 _WORKSPACE = ".hub-upload"
 """Subfolder of the run's folder that contains a copy of the run and the output of the current upload."""
 
@@ -75,8 +75,8 @@ class Uploads(TrainerCallback):
             self._fail(str(error.strerror or error))
 
     def finish(self, *, complete: bool) -> None:
-        """Wait for a running upload and then upload the entire run if training finished (`complete`). If training did
-        not finish, end the running upload and print the command that uploads the run.
+        """Upload the entire run if training finished (`complete`), after waiting for the running upload, if any.
+        Otherwise, end the running upload and print the command that uploads the run.
 
         Raises `KeyboardInterrupt` on Ctrl-C, after stopping the upload in progress.
         """
@@ -136,8 +136,8 @@ class Uploads(TrainerCallback):
             self._fail(last.removeprefix("error: ").partition("; the same command ")[0] or f"exit code {code}")
 
     def _fail(self, reason: str) -> None:
-        """Print the command that uploads the run. The command never uploads a single checkpoint, because an earlier
-        step would overwrite a run that was uploaded in the meantime."""
+        """Print the command that uploads the run. The command never uploads a single checkpoint, because a checkpoint
+        from an earlier step would overwrite a run that was uploaded in the meantime."""
         command = self._request(self._run.path).command
         self._say(f"hub: {self._path.name} was not uploaded ({reason}); upload the run with: {command}")
 

@@ -3,8 +3,8 @@
     shape = ModelShape(parameters=1_543_714_304, layers=28, hidden=1536, vocabulary=151_936, kv_width=256)
     estimate(shape, micro_batch=8, tokens=2048, logit_tokens=1024).total
 
-The estimates depend only on the sizes of the model and the batch. The estimates do not include fragmentation or the few
-hundred megabytes that CUDA and other libraries use. This module does not import torch.
+The estimates are computed from the dimensions of the model and the batch and from the run's settings. They do not
+include fragmentation or the few hundred megabytes that CUDA and other libraries use. This module does not import torch.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,8 @@ LOGIT_BYTES = 12
 LOGITS_PER_CHUNK = 2**27
 """Maximum number of logits in memory at once (`algorithms.logprobs`), enough to keep a GPU busy."""
 HEAD_BYTES = 8
-"""Additional bytes per trained weight of the LM head, for float32 gradients of one chunk and of the previous chunks."""
+"""Additional bytes per trained weight of the LM head, for the float32 gradients of one chunk and the sum of the
+previous chunks' gradients."""
 KEPT_PER_LAYER = 17
 """Number of values kept per layer, token and hidden unit for the backward pass without checkpointing, excluding
 attention scores (Korthikanti et al., 2022, arXiv:2205.05198, section 4.1: 34 bytes at 2 bytes each)."""
@@ -129,6 +130,6 @@ def estimate(
 
 
 def largest_that_fits(room: int, largest: int, need: Callable[[int], int]) -> int | None:
-    """Return the largest proper divisor of `largest` for which a micro-batch of that size fits into `room` bytes, or
-    None if there is no such divisor."""
+    """Return the largest proper divisor of `largest` that fits into `room` bytes as the size of a micro-batch, or None
+    if there is no such divisor."""
     return next((size for size in range(largest - 1, 0, -1) if largest % size == 0 and need(size) <= room), None)

@@ -262,8 +262,8 @@ class GroupFilter:
                 most this number of prompts.
 
         Returns:
-            The same number of groups (mixed groups first), the indices of rollouts in unmixed groups (which do not
-            contribute to the loss), and metrics.
+            The same number of groups as in `batch` (mixed groups first), the indices of rollouts in unmixed groups
+            (which do not contribute to the loss), and metrics.
 
         Raises:
             TrainingError: the last `EMPTY_BATCHES` batches had no mixed groups.
@@ -275,7 +275,7 @@ class GroupFilter:
         for round_ in range(self._rounds):
             if len(mixed) >= wanted:
                 break
-            # Estimate the number of prompts that should suffice from the share of mixed groups so far.
+            # From the share of mixed groups so far, estimate the number of prompts that should suffice.
             count = math.ceil((wanted - len(mixed)) * prompted / len(mixed)) if mixed else wanted
             more = sample(round_, min(wanted, count)).groups(self._size)
             prompted += len(more)

@@ -1,7 +1,7 @@
 """Perform a complete run: evaluate, train, evaluate again, and write all results to the output folder.
 
     results = train(trainer, settings={"task": "leg_counting"})
-    results = train(trainer, resume="auto")    # in a new process, resumes the same trainer from the newest checkpoint
+    results = train(trainer, resume="auto")    # in a new process: resumes from the newest checkpoint
 
 `Recorder` evaluates on the frozen questions, writes the run's files and shows progress. `_Interruption` ends a run on
 Ctrl-C. Monitors, uploads and trackers are callbacks in their own modules.
@@ -151,7 +151,7 @@ class Recorder(TrainerCallback):
         return before, made[-1] if made and made[-1] is not before else None
 
     def _keep_rollouts(self, step: int) -> None:
-        """Write the batch's rollouts to rollouts.jsonl and, if it is time, print some of them."""
+        """Write the batch's rollouts to rollouts.jsonl and, if examples are due, print some of them."""
         every, rollouts = self.logging.examples_every, self.trainer.rollouts
         assert rollouts is not None
         self.folder.add_rollouts(step, rollouts.records(self.logging.rollouts_kept))
@@ -291,7 +291,7 @@ def train(
         uploads.finish(complete=failure is None and not interruption.happened and not watch.stopped_by)
     if failure:
         if together:
-            on_main(trainer.accelerator, lambda: None)  # a launcher ends all processes as soon as one fails
+            on_main(trainer.accelerator, lambda: None)  # wait: a launcher ends all processes as soon as one fails
         raise failure
     return results
 

@@ -213,7 +213,7 @@ class Vllm(Engine):
 
 
 def model_logprobs(model: Any, ids: list[int], device: torch.device) -> torch.Tensor:
-    """Return the log-probabilities of `ids[1:]` at temperature 1, each given the preceding ids, as a float32 tensor on
+    """Return the log-probabilities of `ids[1:]` at temperature 1, each given the preceding IDs, as a float32 tensor on
     the CPU."""
     tokens = torch.tensor([ids], device=device)
     training = model.training
@@ -238,8 +238,8 @@ def _held(server: VllmServer) -> IO[str]:
         holder = lock.read().strip()
         lock.close()
         raise ServerError(
-            f"the server at {server} serves another trainer (process {holder or 'unknown'}): wait for that trainer, or "
-            f"start another server on another port with `{start_hint(port=server.port + 1)}`"
+            f"the server at {server} serves another trainer (process {holder or 'unknown'}): wait for that trainer to "
+            f"finish, or start a server on another port with `{start_hint(port=server.port + 1)}`"
         ) from None
     lock.truncate(0)
     lock.write(f"{os.getpid()}\n")

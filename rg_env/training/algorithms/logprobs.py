@@ -1,16 +1,16 @@
 """Compute differentiable log-probabilities of completions under the model being trained.
 
-Much of a GRPO batch is repeated text because each prompt occurs once per completion. With the arrangement "shared",
+Much of a GRPO batch is repeated text because each prompt occurs once per completion. With the arrangement "shared", the
 completions of a prompt share one copy of the prompt in a single sequence: `[prompt | completion | completion | ...]`.
 Each completion keeps the position IDs that it would have in a separate row, and a mask lets the completion attend only
 to the prompt and to itself (Liu et al., 2025, "Prefix Grouper", arXiv:2506.05433). The log-probabilities and gradients
 equal those computed from separate rows, but the model processes far fewer tokens.
 
-Logits account for most of a pass's memory. With a vocabulary of 150,000, they need 600 KB per position. The LM head
-therefore processes only the positions that are needed, `logits_per_chunk` logits at a time, and recomputes the logits
-in the backward pass. The model is called as usual, through all its wrappers (DDP, DeepSpeed, PEFT), but the head's
-`forward` is replaced during the call. The forward pass remains a single call to one module, so ZeRO-3 gathers and frees
-weights in the same way on all ranks.
+Logits account for most of a pass's memory. With a vocabulary of 150,000 tokens, they need 600 KB per position. The LM
+head therefore processes only the positions that are needed, `logits_per_chunk` logits at a time, and recomputes the
+logits in the backward pass. The model is called as usual, through all its wrappers (DDP, DeepSpeed, PEFT), but the
+head's `forward` is replaced during the call. The forward pass remains a single call to one module, so ZeRO-3 gathers
+and frees weights in the same way on all ranks.
 """
 
 from collections.abc import Iterator
@@ -68,9 +68,9 @@ def token_logps(
 def _head_replaced(
     causal: PreTrainedModel, chosen: torch.Tensor, tokens: torch.Tensor, temperature: float, entropy: bool, chunk: int
 ) -> Iterator[list[torch.Tensor]]:
-    """Make the LM head of `causal` return log-probabilities and entropies `(1, N, 1 or 2)` instead of logits while this
-    context is active. The head processes `chunk` positions at a time. Yield a list that will contain the head's
-    output."""
+    """Make the LM head of `causal` return log-probabilities and, with `entropy`, entropies `(1, N, 1 or 2)` instead of
+    logits while this context is active. The head processes `chunk` positions at a time. Yield a list that will contain
+    the head's output."""
     module = causal.get_output_embeddings()
     own, logits_of = vars(module).get("forward"), module.forward
 
@@ -140,13 +140,14 @@ Arrangement = Literal["shared", "by_length", "in_order"]
 length, and "in_order" keeps the order so that all ranks make the same number of passes regardless of their data."""
 
 _COMPLETION_PER_PROMPT = 4
-"""Maximum number of completion tokens per prompt token in a pack. The cost of attention grows with the square of a
-pack's length."""
+"""Maximum number of completion tokens per prompt token in a pack of several completions. The cost of attention grows
+with the square of a pack's length."""
 _FIXED_COST_ROWS = 8
-"""Minimum number of completions in a pass before a shorter pack starts a new pass. Each pass has a fixed cost."""
+"""Minimum number of completions in a pass before a shorter pack starts a new pass, because each pass has a fixed
+cost."""
 _SIMILAR = 0.75
-"""Minimum length of a pack, as a fraction of the length of the longest pack in the same pass. All packs in a pass are
-padded to the same length."""
+"""Once a pass has `_FIXED_COST_ROWS` completions, packs shorter than this fraction of its longest pack start a new
+pass, because all packs in a pass are padded to the same length."""
 
 
 @dataclass
@@ -215,11 +216,11 @@ def completion_logps(
 
 
 def can_share_prompts(model: Any) -> bool:
-    """Whether `completion_logps` can share prompts between completions. The model must accept 4-D masks, and only
-    attention may pass information between tokens.
+    """Whether `completion_logps` can share prompts between completions. The model must accept 4-D masks and must pass
+    information between tokens only through attention.
 
-    On GPUs, the result is always False because a custom mask prevents the use of fused attention kernels. The net gain
-    on GPUs has not been measured.
+    On GPUs, the result is always False because a custom mask prevents the use of fused attention kernels. Whether
+    sharing would still save time on GPUs has not been measured.
     """
     peft = getattr(model, "active_peft_config", None)
     config = model.config.get_text_config(decoder=True)
@@ -235,8 +236,8 @@ def _packs(ids: torch.Tensor, spans: list[tuple[int, int]], max_rows: int) -> li
     """Group rows with the same prompt into packs, each small enough that sharing the prompt saves time."""
     packs: list[_Pack] = []
     open_packs: dict[tuple[int, ...], _Pack] = {}
-    # The prompt's last token predicts a completion's first token, so each completion includes that token, and the
-    # prefix does not.
+    # The prompt's last token predicts a completion's first token, so each completion includes the prompt's last token,
+    # and the prefix does not.
     for row, (tokens, (start, end)) in enumerate(zip(ids.tolist(), spans, strict=True)):
         prompt = tuple(tokens[: start + 1])
         pack = open_packs.get(prompt)

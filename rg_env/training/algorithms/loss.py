@@ -6,9 +6,10 @@ The loss `L = -min(r A, clip(r) A) w + beta KL` is averaged according to `loss_t
 - "bnpo": over the micro-batch's tokens
 - "dapo": over all tokens in the step's rollouts, so that tokens have the same weight in every micro-batch (Yu et al.,
   2025, arXiv:2503.14476, section 3.3)
-- "dr_grpo": by dividing by the number of rows times a constant length (Liu et al., 2025, arXiv:2503.20783)
+- "dr_grpo": by dividing the sum by the number of rows times a constant length (Liu et al., 2025, arXiv:2503.20783)
 
-`w` corrects for rollouts that were not sampled from the policy being trained.
+`r` is the ratio of a token's probability under the current policy to its probability at the start of the batch, `A` is
+the advantage, and `w` corrects for rollouts that were not sampled from the policy being trained.
 """
 
 from typing import Literal
@@ -40,7 +41,7 @@ def group_advantages(rewards: torch.Tensor, num_generations: int, scale: Scale) 
       arXiv:2508.08221)
     - "none": 1 (Liu et al., 2025, Dr. GRPO, arXiv:2503.20783)
 
-    Groups with equal rewards have an advantage of 0, so rounding errors are not scaled up.
+    Rows in groups with equal rewards have an advantage of 0 so that rounding errors are not scaled up.
     """
     groups = rewards.float().view(-1, num_generations)
     advantages = groups - groups.mean(dim=1, keepdim=True)
@@ -54,7 +55,8 @@ def group_advantages(rewards: torch.Tensor, num_generations: int, scale: Scale) 
 def mean_loss(
     values: torch.Tensor, mask: torch.Tensor, loss_type: str, *, rows: int, tokens: torch.Tensor, max_length: int
 ) -> torch.Tensor:
-    """Return the average of `values (B, T)` over the positions where `mask (B, T)` is 1.
+    """Return the average of `values (B, T)` over the positions where `mask (B, T)` is 1, weighted according to
+    `loss_type`.
 
     Args:
         rows, tokens: number of rows in the micro-batch, and number of tokens that contribute to the loss (for "dapo",

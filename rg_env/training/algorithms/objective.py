@@ -17,14 +17,14 @@ class Objective:
     """The GRPO loss of a policy, with the settings in `args`.
 
     A micro-batch contains the tensors from `Rollouts.tensors` as well as `advantages (B,)`, `old_logps` and
-    `reference_logps` (each `(B, L - 1)` or None), and `batch_tokens (B,)`. `batch_tokens` is the mean number of tokens
-    per micro-batch that contribute to the loss, and is the same for all rows.
+    `reference_logps` (each `(B, L - 1)` or None), and `batch_tokens (B,)`. `batch_tokens` is the number of tokens that
+    contribute to the loss, averaged over the step's micro-batches, and is the same for all rows.
 
     Args:
         model: the policy, wrapped for data parallelism or sharding.
         metrics: receives each micro-batch's metrics and the duration of forward passes.
-        reference: the initial model for the KL term. With LoRA, it is None because turning off the adapter restores the
-            initial model.
+        reference: the initial model for the KL term. None if there is no such term, or with LoRA, where turning off the
+            adapter restores the initial model.
         previous: the policy before the last update, if `args.kl_reference` is "previous".
         sampler_cap: upper bound on the importance weights that correct for differences between the sampler and the
             policy, or None for no correction.

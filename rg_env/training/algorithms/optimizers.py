@@ -107,8 +107,8 @@ def make_optimizer(args: GRPOConfig, model: Any) -> torch.optim.Optimizer:
 
 
 def learning_rate(args: GRPOConfig, update: int) -> float:
-    """Return the learning rate for update number `update` (counted from 0). A warmup is followed by the schedule that
-    `args.lr_scheduler_type` selects.
+    """Return the learning rate for update number `update` (counted from 0). A warmup precedes the schedule that
+    `args.lr_scheduler_type` selects, except with "constant".
 
     "linear" and "cosine" decay to 0 at `max_steps`.
     """

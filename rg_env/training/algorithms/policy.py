@@ -51,7 +51,7 @@ def check_liger(args: GRPOConfig, device: torch.device) -> None:
 
 
 def prepare_policy(model: Any, args: GRPOConfig, peft_config: Any) -> Any:
-    """Return `model`, with new adapters if `peft_config` is given.
+    """Return `model` prepared for training, with new adapters if `peft_config` is given.
 
     Dropout is turned off because the log-probabilities in training must match those in sampling.
     """
@@ -77,8 +77,8 @@ def prepare_policy(model: Any, args: GRPOConfig, peft_config: Any) -> Any:
 
 
 def reference_of(model: Any, args: GRPOConfig) -> Any:
-    """Return a copy of the initial model for a KL term. Return None if there is no such term, or if turning off
-    adapters restores the initial model.
+    """Return a copy of the initial model for a KL term against this model. Return None if there is no such term, or if
+    turning off adapters restores the initial model.
 
     Raises:
         InputError: the model is already sharded and cannot be loaded a second time.

@@ -4,7 +4,7 @@ renamed, so checkpoint-N is always complete.
 model*.safetensors, config.json, ...   weights (with LoRA, only the adapter) and tokenizer
 optimizer.pt, or a folder              the optimizer's state; DeepSpeed and FSDP2 write a folder
 trainer_state.json                     step and logged metrics
-resume.json                            settings that a resumed run must keep, and the size of each file
+resume.json                            settings that a resumed run must keep, and the sizes of files
 curriculum.json                        the levels of a curriculum
 scaler.pt                              the fp16 loss scaler
 resume_state_N.pt                      random state and current batch of process N
@@ -53,8 +53,8 @@ STATE = "trainer_state.json"
 ASIDE = "checkpoint.part"
 _READ = (".safetensors", ".pt", ".distcp")
 _READ_TOO = (CURRICULUM, "latest", ".metadata", "model.safetensors.index.json")
-"""Suffixes and names of the files that a resumed run reads. The sizes of these files are checked. The tokenizer, the
-scripts added by DeepSpeed and `STATE` (which varies in size with the clock) are not included."""
+"""Suffixes and names of the files whose sizes are recorded, and checked when a run is resumed. The tokenizer, the
+scripts added by DeepSpeed and `STATE` (whose size varies with the durations in it) are not included."""
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
@@ -82,7 +82,8 @@ class Facts(BaseModel, extra="allow"):
     """The contents of `resume.json`: settings that a resumed run must keep (`settings_of`), and file sizes."""
 
     files: dict[str, int]
-    """Size in bytes of each file that a resumed run reads, by its path relative to the checkpoint folder."""
+    """Size in bytes of each file that is checked when a run is resumed, by its path relative to the checkpoint
+    folder."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -90,8 +91,8 @@ class Facts(BaseModel, extra="allow"):
 
 
 def settings_of(trainer: Any) -> dict[str, Any]:
-    """Return the settings that a resumed run must keep so that its rows have the same order and the checkpoint can be
-    loaded."""
+    """Return the settings that a resumed run must keep so that it uses the same rows in the same order and can use the
+    checkpoint's weights and optimizer state."""
     args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
     adapter = next(iter(getattr(model, "peft_config", {}).values()), None)
     sizes = ("rollouts_per_step", "per_device_train_batch_size", "num_generations", "num_iterations")
@@ -120,8 +121,8 @@ class Checkpoints:
         self._curriculum = ""
 
     def note(self) -> None:
-        """Record the state that `save` writes, at the start of the run and at the end of each step. An interrupted step
-        has already used random numbers, so the step must be repeated from the recorded state."""
+        """Record the state that `save` writes. Call this method at the start of the run and at the end of each step: an
+        interrupted step has already used random numbers, so it must be repeated from the recorded state."""
         trainer = self._trainer
         self._noted = {
             "random": random_numbers(),
@@ -295,8 +296,8 @@ def chosen(resume: str | Path, folder: Path) -> Path | None:
     checkpoint. Print a line for each damaged checkpoint that is skipped.
 
     Raises:
-        InputError: `resume` is not a checkpoint, all checkpoints are damaged, or `folder` has newer checkpoints, which
-            would conflict with the checkpoints of the resumed run.
+        InputError: `resume` is not a complete checkpoint, all checkpoints are damaged, or `folder` has newer
+            checkpoints, which would conflict with the checkpoints of the resumed run.
     """
     if str(resume) != AUTO:
         path = Path(resume)

@@ -59,7 +59,7 @@ class GRPOConfig(Section):
     optim: Literal[
         "adamw_torch", "adamw_torch_fused", "adamw_offload", "adamw_8bit", "paged_adamw_8bit", "adafactor", "sgd"
     ] = "adamw_torch_fused"
-    """Optimizer. "adamw_torch_fused" updates all parameters in one kernel. "adamw_offload" keeps float32 weights and
+    """Optimizer. "adamw_torch_fused" is "adamw_torch" with fused kernels. "adamw_offload" keeps float32 weights and
     moments in CPU memory, for models in bfloat16 (`model.dtype`) that would not otherwise fit on the GPU.
     "adamw_offload" does not work with ZeRO or FSDP2. The 8-bit optimizers need bitsandbytes."""
     weight_decay: From0 = 0.0
@@ -86,9 +86,9 @@ class GRPOConfig(Section):
     """Number of optimizer steps per batch of rollouts."""
     loss_type: Literal["bnpo", "grpo", "dr_grpo", "dapo"] = "bnpo"
     """Method for averaging the token losses. "bnpo" averages over the micro-batch's tokens. "grpo" averages over the
-    tokens of each rollout, then over rollouts (Shao et al., 2024, arXiv:2402.03300). "dr_grpo" divides by a constant
-    length (Liu et al., 2025, arXiv:2503.20783). "dapo" averages over all tokens in the step's rollouts (Yu et al.,
-    2025, arXiv:2503.14476, section 3.3)."""
+    tokens of each rollout, then over rollouts (Shao et al., 2024, arXiv:2402.03300). "dr_grpo" divides each rollout's
+    sum by `max_prompt_length + max_tokens`, then averages over rollouts (Liu et al., 2025, arXiv:2503.20783). "dapo"
+    averages over all tokens in the step's rollouts (Yu et al., 2025, arXiv:2503.14476, section 3.3)."""
     mask_truncated_completions: bool = False
     """Whether rollouts that are cut off at `max_tokens` are excluded from the loss. Such rollouts still count toward
     their group's mean reward ("overlong filtering", Yu et al., 2025, DAPO, arXiv:2503.14476, section 3.4)."""
@@ -130,7 +130,7 @@ class GRPOConfig(Section):
     """Nucleus sampling: tokens are sampled from the smallest set of most likely tokens that has a total probability of
     at least this value. 1 turns it off."""
     top_k: Count = 0
-    """Top-k sampling: only the `top_k` most likely tokens are sampled. 0 turns it off."""
+    """Top-k sampling: tokens are sampled only from the `top_k` most likely tokens. 0 turns it off."""
     min_p: Share = 0.0
     """Min-p sampling: tokens whose probability is below this fraction of the most likely token's probability are
     excluded. 0 turns it off."""

@@ -3,7 +3,7 @@
     config = load_train_config("configs/train/tiny.yaml", ["training.learning_rate=2e-6"])
 
 This module performs all checks that do not need the model, including checks for unknown task and reward names and for
-conflicting values. This module imports neither torch nor reasoning_gym.
+conflicting values. It imports neither torch nor reasoning_gym.
 """
 
 import math
@@ -74,8 +74,8 @@ def _names(config: TrainConfig) -> Iterator[Problem]:
 
 
 def problems(config: TrainConfig, processes: int = 1) -> Iterator[Problem]:
-    """Yield the problems caused by values that are invalid for `processes` training processes, individually or in
-    combination."""
+    """Yield the problems caused by values that are invalid, individually or in combination, in a run with `processes`
+    training processes."""
     training, splits, model, hub = config.training, config.splits, config.model, config.hub
     yield from _batch(config, processes)
     if not config.rewards:

@@ -33,10 +33,12 @@ class ModelConfig(Section):
     name: Text
     """A folder, a model name on the Hugging Face Hub, or "tiny" for the tiny policy that ships with the package."""
     attention: Literal["auto", "flash_attention_2", "sdpa", "eager"] = "auto"
-    """Attention implementation. "auto" uses flash-attn if it works on this machine, and PyTorch's SDPA otherwise."""
+    """Attention implementation. "auto" uses flash-attn if it works on this machine and with this `dtype`, and PyTorch's
+    SDPA otherwise."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Data type of the weights. "bfloat16" is meant for LoRA, where it halves the memory needed for the frozen weights,
-    and for `training.optim: adamw_offload`."""
+    """Data type of the weights. "auto" selects float32, or bfloat16 with ZeRO-3 and `mixed_precision: bf16` in the
+    accelerate config. "bfloat16" is meant for LoRA, where it halves the memory needed for the frozen weights, and for
+    `training.optim: adamw_offload`."""
 
 
 class TaskConfig(TaskOptions):
@@ -112,7 +114,8 @@ class LoraConfig(Section):
     alpha: Positive = 32
     """Scaling parameter: the output of the adapters is multiplied by alpha / r."""
     dropout: Share = 0.0
-    """Dropout probability for the adapters' input. 0 turns dropout off."""
+    """Dropout probability to record in the adapters' configuration. It has no effect on training, which turns all
+    dropout off so that log-probabilities in training and sampling match."""
     target_modules: Annotated[list[Text], Field(min_length=1)] = ["all-linear"]  # noqa: RUF012
     """Names of the layers to which adapters are added. If the only entry is "all-linear", adapters are added to all
     linear layers except the LM head."""
@@ -174,8 +177,8 @@ class LoggingConfig(Section):
         list[Literal["tensorboard", "wandb", "trackio"]],
         BeforeValidator(lambda names: [] if names in ("none", ["none"]) else names),
     ] = Field(default_factory=list)
-    """Experiment trackers that receive the metrics. By default, or with "none", no tracker is used. Metrics are
-    uploaded only to the trackers listed here."""
+    """Experiment trackers that receive the metrics. By default, or with "none", no tracker is used. Metrics are sent
+    only to the trackers listed here."""
     project: Text = "rg-env"
     """Name of the project in W&B and Trackio."""
     run_name: Text | None = None
@@ -192,13 +195,13 @@ class LoggingConfig(Section):
 
 class HubConfig(Section):
     """Uploads to the Hugging Face Hub. As with `rg-env push`, each upload includes a model card generated from the
-    run's files. A failed upload never ends a run, but prints a one-line message with the command that completes the
-    upload."""
+    run's files. If an upload fails, the run continues, and a one-line message with the command that completes the
+    upload is printed."""
 
     renamed: ClassVar = OTHER_NAMES["hub"]
 
     enabled: bool = False
-    """Whether the model is uploaded at the end of training."""
+    """Whether the run is uploaded at the end of training, and also during training if `every` is above 0."""
     repo_id: Annotated[Text | None, Field(validate_default=True)] = None
     """Repository on the Hub, as USER/NAME. The repository is created if it does not exist. A repository with other
     contents is not overwritten."""
@@ -355,7 +358,7 @@ class MonitorsConfig(Section):
     entropy_collapse: Share = 0.1
     """Fires when entropy is below this fraction of its first-window mean, and accuracy is below 0.8 and not rising."""
     reward_hacking: Above0 = 0.1
-    """Fires when the mean reward has risen by at least this much, and by more than noise, since the previous or
+    """Fires when the mean reward has risen by at least this much, and by more than noise, since the previous or the
     first window, while accuracy has not risen. If accuracy has fallen, half of this amount is enough."""
     kl_spike: Factor = 5.0
     """Fires when the KL divergence is at least this many times its median over the window, and at least 0.1 nats per
@@ -532,7 +535,8 @@ class TrainConfig(Section):
 
         curriculum = counted(self.curriculum, "check_every")
         if curriculum is not None and curriculum.schedule is not None:
-            # The steps are sorted so that the last entry wins if several entries fall on the same update.
+            # The steps are sorted so that the entry with the highest step wins if several entries fall on the same
+            # update.
             starts = sorted((int(start), level) for start, level in curriculum.schedule.items())
             schedule = {str(updates(start)): level for start, level in starts}
             curriculum = curriculum.model_copy(update={"schedule": schedule})

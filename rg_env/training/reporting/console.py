@@ -115,7 +115,7 @@ def _progress(console: Console) -> Progress:
 
 
 def spread(records: Sequence[Any], number: int) -> list[Any]:
-    """Select `number` evenly spaced records because adjacent records answer the same question."""
+    """Select up to `number` evenly spaced records, because adjacent records usually answer the same question."""
     number = min(number, len(records))
     return [records[i * len(records) // number] for i in range(number)]
 

@@ -36,7 +36,8 @@ class StepMetrics:
         self._since = 0.0
 
     def update(self, found: Mapping[str, float]) -> None:
-        """Add a value for each name. The mean is logged, or the maximum if the name ends in `/max`."""
+        """Add a value for each name. The mean of a name's values is logged, or their maximum if the name ends in
+        `/max`."""
         for name, value in found.items():
             self._values[name].append(value)
 

@@ -32,7 +32,7 @@ STEP = "train/global_step"
 _COLUMNS = ("task", "question", "completion", "answer", "reward", "correct", "status")
 """Columns of a completion table after the step column."""
 FOLDERS = ("tensorboard", "wandb")
-"""Subfolders of the run that trackers may write to."""
+"""Subfolders of the run's folder that trackers may write to."""
 _WANDB = {
     "WANDB_CONSOLE": "off",  # otherwise, W&B would upload all console output, including progress and model output
     "WANDB_INIT_TIMEOUT": "60",  # seconds to wait for the server when a run starts
