@@ -1,4 +1,4 @@
-"""Formats ("dresses") in which a model may write an answer without changing its meaning; graders must accept them."""
+"""Formats ("dresses") in which a model may write an answer without changing its meaning; graders should accept them."""
 
 import re
 from collections import Counter
@@ -13,7 +13,8 @@ Dress = Callable[[str], str | None]
 
 
 def _around(start: str, end: str, never: str = "") -> Dress:
-    """Return a dress that puts the answer between `start` and `end`; None for answers with a character of `never`."""
+    """Return a dress that puts the answer between `start` and `end`. The dress does not fit answers with a character of
+    `never`."""
     return lambda answer: None if any(sign in answer for sign in never) else f"{start}{answer}{end}"
 
 
@@ -78,7 +79,7 @@ DRESSES: dict[str, Dress] = {
     "label of a box": _box(r"Answer: \boxed{", "}"),
 }
 LABELS = tuple(name for name in DRESSES if "answer" in name or "label" in name or "sentence" in name)
-"""Dresses that label the text as the answer. Labels fit only single values, so not `COMPOSED` tasks."""
+"""Dresses that label the text as the answer. Labels suit only single values; `COMPOSED` tasks do not accept them."""
 
 
 def taken(

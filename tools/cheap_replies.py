@@ -186,8 +186,8 @@ class _Rating:
             self._rated.append((paid, strategy))
 
     def best(self, count: int) -> list[Strategy]:
-        """Return the best strategies that do not solve the task: three quarters by accuracy, the rest by partial
-        credit."""
+        """Return the `count` best strategies that do not solve the task: three quarters by accuracy, the rest by
+        partial credit."""
         cheap = [item for item in self._rated if not item[1].solves]
         right = [strategy for _, strategy in sorted(cheap, key=_by_paid, reverse=True)[: count * 3 // 4]]
         near = [s for _, s in sorted(cheap, key=lambda item: (item[0].partial, -item[1].steps), reverse=True)]

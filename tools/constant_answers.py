@@ -25,7 +25,7 @@ _FORMULA = re.compile(r"[∧∨¬→↔]")
 _TOKEN = re.compile(r"\w+|[^\w\s]|\s+")
 _MOST_PLACES = 60
 _WORTH_CLIMBING = 0.03
-"""Minimum accuracy for the greedy search; less accurate answers are specific to a row and not worth improving."""
+"""Minimum accuracy for the greedy search; less accurate answers are specific to single rows and not worth improving."""
 _HALVINGS = ((16, 60), (60, 12))
 """Rounds of elimination, each with the number of rows to grade on and the number of answers to keep."""
 

@@ -60,7 +60,7 @@ def bracket_inside(answer: str, entry: Entry) -> bool:
 
 
 def skipped_action(answer: str, entry: Entry) -> bool:
-    """Whether the plan has an action that is impossible by the rules or does not name an agent, box or square."""
+    """Whether the plan has an action that is impossible under the rules or does not name an agent, box or square."""
     squares = {name: list(items) for name, items in entry["metadata"]["initial_state"].items()}
     for step in json.loads(answer):
         arrivals = []
@@ -125,7 +125,7 @@ def imaginary_first(answer: str, entry: Entry) -> bool:
 
 
 def near_complex(answer: str, entry: Entry) -> bool:
-    """Whether the answer is off from the stored result by more than 0, but at most 0.000001."""
+    """Whether the answer differs from the stored result, but by at most 0.000001."""
     try:
         value = complex(re.sub(r"\s", "", answer).strip("()").replace("i", "j"))
     except ValueError:
@@ -231,8 +231,8 @@ def elapsed_time(answer: str, entry: Entry) -> bool:
 
 
 def time_behind_weekday(answer: str, entry: Entry) -> bool:
-    """Whether the answer is the time elapsed between two times that follow `(Monday)` or another day; to the minute if
-    the answer has no seconds."""
+    """Whether the answer is the time elapsed between two times that follow `(Monday)` or another weekday. Seconds are
+    ignored if the answer has none."""
     edges = re.findall(r"(\d{4}-\d\d-\d\d) \(\w+day\) (\d\d:\d\d:\d\d [+-]\d{4})", entry["question"])
     match = re.fullmatch(r"(\d+) days, (\d\d):(\d\d)(?::(\d\d))?", answer)
     if match is None or len(edges) != 2:
@@ -309,12 +309,12 @@ def in_other_case(line: str) -> Callable[[str, Entry], bool]:
 
 
 def more_terms(answer: str, entry: Entry) -> bool:
-    """Whether the answer has terms that the stored polynomial collects, or a call of `expand`."""
+    """Whether the answer has more terms than the stored polynomial, or contains `expand`."""
     return "expand" in answer or len(re.findall(r"[+-]", answer)) > len(re.findall(r"[+-]", entry["answer"]))
 
 
 def stored_wrong(task: str) -> Callable[[str, Entry], bool]:
-    """Return a check that the answer is the stored one and wrong by the question's rules (`tests/helpers/solvers`)."""
+    """Return a check that the answer is the stored one, but wrong under the question's rules (see `corrected`)."""
     return lambda answer, entry: answer.strip("\"'") == entry["answer"] != corrected(task, entry)["answer"]
 
 
@@ -336,7 +336,7 @@ def result_of_last_round(answer: str, entry: Entry) -> bool:
 
 
 def idle_press(answer: str, entry: Entry) -> bool:
-    """Whether the answer is a sequence of buttons and includes a press while the light has the wrong color."""
+    """Whether the answer is a sequence of button names and includes a press while the light has the wrong color."""
     if not re.fullmatch(r"(?:[A-Za-z]|[\s,→>-])+", answer) or re.search(r"[A-Za-z]{2}", answer):
         return False
     colors = {button["name"]: button["active_state"] for button in entry["metadata"]["buttons"]}

@@ -31,7 +31,7 @@ def why(task: str, kind: str) -> str:
 
 
 def explanation(task: str, entry: Entry, answer: str, right: bool) -> str | None:
-    """Return the kind of this disagreement, given our verdict `right`; None if the disagreement is unexplained."""
+    """Return the name of this disagreement's kind, given our verdict `right`, or None if it is unexplained."""
     for name, kind in DISAGREEMENTS.get(task, {}).items():
         if kind.right is right and kind.fits(answer.strip(), entry):
             return name
@@ -91,19 +91,21 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
             True,
             checks.floats_alone_differ,
         ),
-        "spacing": Kind("The library requires the spacing of the stored text.", True, checks.same_but_for(r"\s+")),
+        "spacing": Kind(
+            "The library requires the same spacing as in the stored text.", True, checks.same_but_for(r"\s+")
+        ),
     },
     "coin_flip": {
         "prefix": Kind(
             "The library gives full credit to a truncated number: 0.062 for 0.0625.", False, checks.prefix_of_gold
         ),
         "small": Kind(
-            "Below 0.002, the library's tolerance of 0.0001 accepts errors above 5%, including zero.",
+            "For probabilities below 0.002, the library accepts answers that are off by more than 5%, even zero.",
             False,
             checks.small_probability,
         ),
         "digits": Kind(
-            "The library accepts errors of 0.0001 for any number of digits: 0.0626 for 0.0625.",
+            "The library accepts errors of 0.0001, however many digits the answer has: 0.0626 for 0.0625.",
             False,
             lambda answer, entry: checks.within(answer, entry, lambda gold: 1e-4),
         ),
@@ -152,7 +154,7 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
     },
     "futoshiki": {
         "layout": Kind(
-            "The library requires the exact spaces and signs of the stored text.", True, checks.grid_of_digits
+            "The library requires the same spacing and signs as in the stored text.", True, checks.grid_of_digits
         )
     },
     "game_of_life_halting": {
@@ -190,7 +192,9 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
         "more words": Kind("The library accepts extra words after the right words.", False, checks.more_words)
     },
     "list_functions": {
-        "spacing": Kind("The library requires the spacing of the stored list.", True, checks.same_but_for(r"[\s,]+"))
+        "spacing": Kind(
+            "The library requires the same spacing as in the stored list.", True, checks.same_but_for(r"[\s,]+")
+        )
     },
     "mahjong_puzzle": {
         "rules": Kind("In the last round, the library breaks its own rules.", True, checks.result_of_last_round),
@@ -201,7 +205,7 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
         ),
     },
     "mini_sudoku": {
-        "layout": Kind("The library requires the exact spaces of the stored text.", True, checks.grid_of_digits)
+        "layout": Kind("The library requires the same spacing as in the stored text.", True, checks.grid_of_digits)
     },
     "n_queens": {"spacing": Kind("The library requires single spaces.", True, checks.matches(r"^[Q_\s\[\],|'\"]+$"))},
     "number_filtering": {
@@ -230,7 +234,7 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
         "more roots": Kind("For degree 4, the stored roots may be incomplete.", True, checks.more_roots),
     },
     "polynomial_multiplication": {
-        "terms": Kind("The library accepts like terms that are not collected.", False, checks.more_terms)
+        "terms": Kind("The library accepts polynomials whose like terms are not collected.", False, checks.more_terms)
     },
     "pool_matrix": {
         "near": Kind(
@@ -248,7 +252,8 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
         "no formula": Kind("The library accepts malformed formulas such as `(P ∨ P) (P`.", False, checks.no_formula),
         "restated": Kind("The library accepts a restatement of all or part of one premise.", False, checks.restates),
         "variable": Kind(
-            "The library treats every answer with a single variable as trivial, even if the variable is derived.",
+            "The library treats every answer that is a single variable as trivial, even if it takes several premises "
+            "to derive.",
             True,
             checks.a_variable,
         ),
@@ -257,8 +262,14 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
         "numbers": Kind("The library does not check that the given numbers are used.", False, checks.other_numbers)
     },
     "quantum_lock": {
-        "toggles": Kind("A press without effect toggles the light, but the library skips it.", True, checks.idle_press),
-        "no press": Kind("The library ignores a press without effect.", False, checks.idle_press),
+        "toggles": Kind(
+            "A press that does not change the number still toggles the light, but the library skips it.",
+            True,
+            checks.idle_press,
+        ),
+        "no press": Kind(
+            "The library ignores a press that toggles the light without changing the number.", False, checks.idle_press
+        ),
     },
     "rearc": {"brackets": Kind(_BRACKETS, True, checks.grid_of_digits)},
     "rubiks_cube": {
@@ -315,7 +326,9 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
         "more than days": Kind(
             "The library checks only the first word of a number of days.", False, checks.days_and_more
         ),
-        "no clock": Kind("The library accepts `0:026:59` and `00:48:0.2248`.", False, checks.no_clock),
+        "no clock": Kind(
+            "The library accepts malformed times such as `0:026:59` and `00:48:0.2248`.", False, checks.no_clock
+        ),
         "elapsed": Kind(
             "The library's own answer is sometimes a millisecond short, or negative if midnight is between the times.",
             True,

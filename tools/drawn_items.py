@@ -1,4 +1,4 @@
-"""Task items, generated as for rows but without selection, for the graders' audit, tests and benchmarks."""
+"""Task items for the graders' audit, tests and benchmarks, generated in the same way as for rows but not selected."""
 
 import atexit
 from collections import Counter
@@ -29,7 +29,7 @@ class Draws:
         """Return the first `n` items of `task` for a user's `seed`; draws without a question are skipped.
 
         Raises:
-            InputError: the library refuses the options.
+            InputError: the library refuses the options, or the task yields no question.
             GenerationError: a draw takes too long.
         """
         request = Request(TaskSpec(name=task, config=dict(config or {})), seed, {"train": 1, "eval": 1})

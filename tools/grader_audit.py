@@ -4,8 +4,8 @@
     .venv/bin/python tools/grader_audit.py --measure gcd maze --rows 100  # two tasks
     .venv/bin/python tools/grader_audit.py --measure --write              # update the table
 
-For each task, the audit checks whether gold answers are graded as right and honest answers are graded as by the library
-(`honest_answers`). It also measures the scores of the best constant answer and the best cheap reply
+For each task, the audit checks whether gold answers are graded as right, and whether our grader and the library's agree
+on honest answers (`honest_answers`). It also measures the scores of the best constant answer and the best cheap reply
 (`constant_answers`, `cheap_replies`) and the number of distinct problems. `rg-env tasks --audit` prints the shipped
 table. The exit code is 1 if a gold answer is graded as wrong or a disagreement with the library is unexplained.
 """
@@ -43,7 +43,7 @@ SLOW = {
     "sudoku": 0.5,
     "zebra_puzzles": 0.4,
 }
-"""Fraction of the usual number of questions and rows, for tasks whose questions take the library 15 ms to 1 s each."""
+"""Fraction of the usual number of questions and rows, for tasks whose questions each take the library 15 ms to 1 s."""
 _MOST_SHOWN = 200
 
 

@@ -89,7 +89,7 @@ def compare(task: str, items: int = 100, seeds: Sequence[int] = (0,), config: Ma
     """Draw `items` questions for each seed, and grade honest answers to them with both graders.
 
     The library's grader may run for `LIBRARY_S` seconds per task, because its integrations can take seconds per answer.
-    The remaining answers are graded only by our grader and not compared.
+    After that, answers are graded only by our grader and not compared.
     """
     result = Audit(task)
     library_s = 0.0
@@ -98,7 +98,7 @@ def compare(task: str, items: int = 100, seeds: Sequence[int] = (0,), config: Ma
     drawing = grading = 0.0
     graded = 0
     for seed in seeds:
-        entries_of(task, 1, seed, config)  # imports and loads word lists, which must not be timed
+        entries_of(task, 1, seed, config)  # imports modules and loads word lists, which must not be timed
         start, passed_over = time.perf_counter(), _draws().passed_over[task]
         drawn = entries_of(task, items, seed, config)
         drawing += time.perf_counter() - start
@@ -151,7 +151,8 @@ def _differs(result: Audit, honest: Honest, right: bool) -> None:
 
 
 def _around(text: str, apart: int) -> str:
-    """Return an excerpt of a long text around position `apart`, where the text differs from the other text."""
+    """Return `text`, or an excerpt around position `apart` if it is long. `apart` is where the text first differs from
+    the one it is compared with."""
     text = text.strip()
     if len(text) <= 60:
         return repr(text)

@@ -30,8 +30,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
 
 
 def address_of(package: str, name: str) -> str:
-    """Return the full path of a public name from the package's table, which is read without importing the package.
-    Other names are unchanged."""
+    """Return the full path of a public name from the package's table, which is read without importing the package. For
+    other names, return `package.name`."""
     file = ROOT / package.replace(".", "/") / "__init__.py"
     for statement in ast.parse(file.read_text(encoding="utf-8")).body:
         targets = statement.targets if isinstance(statement, ast.Assign) else []

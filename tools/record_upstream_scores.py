@@ -1,13 +1,13 @@
-"""Record the answers graded by Reasoning Gym's own tests in `tests/data/upstream_scores.jsonl.gz`.
+"""Run Reasoning Gym's own tests, and record the answers that they grade in `tests/data/upstream_scores.jsonl.gz`.
 
     git clone --branch v0.1.25 https://github.com/open-thought/reasoning-gym /tmp/reasoning-gym
     PYTHONHASHSEED=0 .venv/bin/python tools/record_upstream_scores.py /tmp/reasoning-gym
 
 The tests come from the clone and the graders from the installed library, so check out the tag of the installed version.
 The tests run unchanged, and every outermost call of a task's `score_answer` is recorded with answer, entry and score.
-Only this data is recorded, and no code. Similar calls, such as calls with gold answers to items generated in a loop,
-are sampled. Handwritten entries, which have only the fields that the library's grader reads, are completed. The script
-takes about six minutes.
+Only this data is recorded, not the tests' code. Similar calls, such as calls with gold answers to items generated in a
+loop, are sampled. Handwritten entries, which have only the fields that the library's grader reads, are completed. The
+script takes about six minutes.
 """
 
 import argparse

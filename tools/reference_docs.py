@@ -152,7 +152,7 @@ def parsers() -> list[tuple[str, CommandParser, str]]:
 
 
 def _usage(parser: argparse.ArgumentParser) -> str:
-    """Return the usage with one alternative per line; argparse would wrap the usage at the terminal's width."""
+    """Return the parser's own usage text or a usage in one line, which argparse would wrap at the terminal's width."""
     if parser.usage:
         return parser.usage
     parts = [parser.prog]

@@ -1,8 +1,8 @@
 """Mutations of replies that nearly score: `CHANGES` of one reply, `JOINS` of two replies, and `templates`, which are
 gold answers in which tokens from their own question are replaced with tokens from another question.
 
-A change takes the reply and the question, and never raises: a reply that it cannot change is returned unchanged or
-blank.
+A change takes the reply and the question, and never raises an exception: a reply that it cannot change is returned
+unchanged or blank.
 """
 
 import json
@@ -22,7 +22,7 @@ _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 @lru_cache(maxsize=1024)
 def _variable(question: str) -> str:
-    """Return the variable of the question's formula: the most frequent single letter in its first lines."""
+    """Return the variable of the question's formula: the most frequent single letter in its first 400 characters."""
     letters = Counter(re.findall(r"(?<![A-Za-z])[B-HJ-Zb-z](?![A-Za-z])", question[:400]))
     return letters.most_common(1)[0][0] if letters else "x"
 
@@ -191,8 +191,7 @@ class Template:
 
 
 def _tokens(question: str) -> dict[str, list[str]]:
-    """Return the question's tokens by kind: numbers, words with a capital, and other words without the s of a
-    plural."""
+    """Return the question's tokens by kind: numbers, capitalized words, and other words without a final s."""
     found: dict[str, list[str]] = {"number": [], "name": [], "word": []}
     for token in _TOKEN.findall(question[:4000]):
         if token[-1].isdigit():
@@ -206,8 +205,8 @@ def _tokens(question: str) -> dict[str, list[str]]:
 
 def templates(questions: Sequence[str], golds: Sequence[str]) -> Iterator[Template]:
     """Yield up to three templates for each gold answer: with positions counted from the question's start, with
-    positions counted from its end, and with placeholders only for names and numbers. Tokens that occur in half of the
-    gold answers stay unchanged."""
+    positions counted from its end, and with placeholders only for names and numbers. Tokens that occur in more than
+    half of the gold answers stay unchanged."""
     given = [(question, _TOKEN.findall(gold)) for question, gold in zip(questions, golds, strict=True) if gold.strip()]
     frequent = Counter(token for _, tokens in given for token in set(tokens))
     seen: set[Template] = set()

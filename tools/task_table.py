@@ -1,7 +1,7 @@
 """Regenerate `rg_env/core/tasks/task_table.json` from the installed library.
 
 python tools/task_table.py            # keeps the shipped table's list of broken levels
-python tools/task_table.py --probe    # probes every level of every task (minutes)
+python tools/task_table.py --probe    # probes every level of every task (takes minutes)
 """
 
 import json
@@ -42,10 +42,10 @@ def render(table: dict[str, TaskEntry]) -> str:
 
 
 def probe_levels(tasks: Iterable[str] | None = None) -> dict[str, dict[str, str]]:
-    """Return the levels of each task for which the installed library cannot generate questions, with the reasons.
+    """Return, for each task, the levels at which the installed library cannot generate questions, with the reasons.
 
     Each level is probed in a forked process, which is terminated by an alarm if it takes too long. Probing is needed
-    once per library version; all tasks take about two minutes.
+    once per library version; probing all tasks takes about two minutes.
     """
     library.factory()
     broken: dict[str, dict[str, str]] = {}
@@ -59,7 +59,7 @@ def probe_levels(tasks: Iterable[str] | None = None) -> dict[str, dict[str, str]
 
 
 def _probe(task: str, options: Mapping[str, Any]) -> str:
-    """Return the reason why `task` cannot generate items with `options`; empty if `task` can."""
+    """Return the reason why no items of `task` can be generated with `options`, or "" if they can."""
     receiver, sender = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,6 +1,6 @@
 """Build the tiny policy from scratch: tokenizer, pre-training on worked solutions, then on a mixture with guesses.
 
-    python tools/tiny_build.py --out DIR            # minutes on two cores
+    python tools/tiny_build.py --out DIR            # takes minutes on two cores
     python tools/tiny_build.py --out DIR --quick    # smoke test in seconds; the policy learns nothing
 
 1. Draw questions of the training split for every task, and write a worked solution for each.
@@ -60,7 +60,7 @@ class Recipe:
     questions: dict[str, int] = field(
         default_factory=lambda: {"leg_counting": 24_000, "chain_sum": 36_000, "simple_equations": 18_000}
     )
-    """Training questions per task; the numbers also determine each task's share of every batch."""
+    """Training questions per task; the numbers also determine each task's average share of a batch."""
     batch_size: int = 64
     learning_rate: float = 3e-3
     learn_steps: int = 1_300
