@@ -16,7 +16,7 @@ def add(commands: Any) -> None:
     """Add `rg-env launch` to the subcommands."""
     launch = commands.add_parser(
         "launch",
-        help="start a vLLM server and a training run that uses it, and stop both at the end",
+        help="start a vLLM server and a training run that uses it, and stop the server when the run ends",
         usage="rg-env launch CONFIG [section.key=value ...] [options] [-- options of rg-env train]\n"
         "       rg-env launch SCRIPT --model NAME [options] [-- the script's own arguments]",
         epilog="A script receives --model, --engine vllm and --port. Without a GPU, both processes run on the CPU.",

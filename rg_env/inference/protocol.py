@@ -15,7 +15,7 @@ from rg_env.core.prompts import fold_system, rejects_system_role, require_chat_t
 
 @dataclass(frozen=True)
 class Sampling:
-    """Sampling settings. The defaults sample from the model's own distribution."""
+    """Sampling settings. With the defaults, tokens are sampled from the model's own distribution."""
 
     temperature: float = 1.0
     """Temperature. Below 1e-5, sampling is greedy."""
@@ -42,7 +42,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Completion:
-    """A completion, represented by its sampled tokens in both training and evaluation."""
+    """The sampled tokens of one completion. Training and evaluation both use this representation."""
 
     token_ids: list[int]
     """Token ids, including the end-of-sequence token if it was sampled."""
@@ -52,7 +52,7 @@ class Completion:
 
 
 class Engine(ABC):
-    """Base class of engines, which generate completions from prompts, both as token ids. Methods that only a trainer
+    """Base class of engines. An engine maps prompts to completions, both as token ids. Methods that only a trainer
     needs do nothing by default."""
 
     name: str
@@ -70,7 +70,7 @@ class Engine(ABC):
         the main process only."""
 
     def cancel(self) -> None:
-        """Ask running calls to `generate` to return soon."""
+        """Ask running calls to `generate` to end soon."""
 
     def resume(self) -> None:
         """Allow generation again after `cancel`."""

@@ -7,15 +7,15 @@
     tokenizer = AutoTokenizer.from_pretrained(POLICY_DIR)
 
 The policy has the Llama architecture and fewer than a million parameters, and can solve three arithmetic tasks from
-Reasoning Gym (`TASKS`). The policy either works out an answer step by step and is nearly always correct, or guesses a
-number near the answer and is usually wrong. Before training, the policy mostly guesses. Training has to discover that
-working step by step earns more reward. The reward curve rises within a dozen steps, so a wrong gradient in a trainer
-shows up just as quickly.
+Reasoning Gym (`TASKS`). The policy either works out an answer step by step, and is right about nine times out of ten,
+or guesses a number near the answer, and is usually wrong. Before training, the policy mostly guesses. Training has to
+discover that working step by step earns more reward. The reward curve rises within a dozen steps, so a wrong gradient
+in a trainer shows up just as quickly.
 
 The policy is meant for demonstrations and tests. The policy is not a general language model, because it was trained
 only on questions from the training split of these tasks, with the single system prompt `SYSTEM_PROMPT`. `README.md` in
-this folder has the recipe and the measurements, and `python tools/tiny_build.py --out DIR` rebuilds the policy from
-scratch.
+this folder contains the recipe and the measurements, and `python tools/tiny_build.py --out DIR` rebuilds the policy
+from scratch.
 
 This module imports neither torch nor Reasoning Gym.
 """
@@ -49,7 +49,7 @@ TASKS: dict[str, dict[str, Any]] = {
 """Config of each Reasoning Gym task that the policy was trained on."""
 
 MAX_NEW_TOKENS = 90
-"""Token limit for completions, enough for every step-by-step solution of `TASKS`."""
+"""Token limit for completions, enough for every step-by-step solution to the tasks in `TASKS`."""
 
 # configs/models/tiny.yaml repeats these values for people to read and extend, because configs are not part of the
 # package. A test checks that both copies are equal.

@@ -7,7 +7,7 @@ trainer's model.
 Weights are shared with the trainer, so they do not need to be synchronized. The prompts in a call form one batch, or
 several if there are more than `max_batch_size`. Each distinct prompt is prefilled once for all of its completions, and
 finished sequences leave the batch. The engine runs on any torch device (CPU, CUDA, Apple MPS) and does not need vLLM.
-The engine is not designed to serve many users, because it has no paging, continuous batching or sharding across
+The engine is not suitable for serving many users, because it has no paging, continuous batching or sharding across
 devices.
 
 Log-probabilities are those of the distribution that tokens are sampled from (after penalties, temperature and
@@ -33,7 +33,7 @@ _SHARED_FROM_HIDDEN = 512  # hidden size from which multi-threaded decoding is f
 _GREEDY_BELOW = 1e-5  # as in vLLM; dividing logits by a lower temperature could overflow
 _TRUNCATION = ("top_k", "top_p", "min_p")
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
-_SHRINK_AT = 0.8  # the batch is compacted when less than this fraction of its rows is still running
+_SHRINK_AT = 0.8  # the batch is compacted when less than this fraction of its rows are still running
 
 Watch = Callable[[int, float], bool]
 """Callback that receives each sampled token and its log-probability. Returning True ends the completion."""
@@ -56,7 +56,7 @@ class EmbeddedEngine(Engine):
     Args:
         model: a transformers causal language model, on one device. PEFT-wrapped models are supported.
         tokenizer: the model's tokenizer, with a chat template.
-        model_name: model name required in HTTP requests. By default, the model's own name.
+        model_name: name of the model in HTTP requests. By default, the model's own name.
         max_context: maximum total number of tokens in a prompt and its completion. By default, the model's position
             limit.
         max_batch_size: maximum number of sequences decoded concurrently. Larger batches are split.
@@ -141,7 +141,8 @@ class EmbeddedEngine(Engine):
 
     @property
     def generator(self) -> torch.Generator | None:
-        """Random generator for sampling, created on first use on the model's current device."""
+        """Random generator for sampling, created on first use on the model's current device. None if the engine has no
+        seed."""
         if self._generator is None and self._seed is not None:
             self._generator = torch.Generator(device=self.model.device).manual_seed(self._seed)
         return self._generator
@@ -286,7 +287,7 @@ class Sampler:
         seeds = {row: job.seed for row, job in enumerate(jobs) if job.seed is not None}
         self.own = {row: torch.Generator().manual_seed(seed) for row, seed in seeds.items()}
         settings = [job.sampling for job in jobs]
-        # The most common case (temperature 1 without truncation) needs no computation.
+        # The most common case (temperature 1 without truncation or penalties) needs no computation.
         used = {
             ("temperature",): any(each.temperature != 1 for each in settings),
             _TRUNCATION: any(each.top_k > 0 or each.top_p < 1 or each.min_p > 0 for each in settings),
@@ -296,7 +297,8 @@ class Sampler:
         self.rows = {
             name: torch.tensor([getattr(each, name) for each in settings], device=device).unsqueeze(1) for name in names
         }
-        """Sampling settings `(B, 1)` used by any row, and token counts `(B, V)` for penalties."""
+        """Sampling settings `(B, 1)` that any row uses and, for penalties, two tensors `(B, V)`: each token's count in
+        the completion, and whether it is in the prompt."""
         if _PENALTIES[0] in self.rows:
             self.rows["counts"] = torch.zeros(len(settings), vocab_size, dtype=torch.int32, device=device)
             self.rows["in_prompt"] = torch.zeros(len(settings), vocab_size, dtype=torch.bool, device=device)
@@ -319,7 +321,7 @@ class Sampler:
         uniform = torch.rand(cdf.shape[0], 1, generator=self.generator, dtype=cdf.dtype, device=cdf.device)
         for row, generator in self.own.items():
             uniform[row] = torch.rand(1, generator=generator)
-        # right=True never selects a token of probability 0, and the clamp handles rounding at the upper end.
+        # With right=True, a token of probability 0 is never selected. The clamp handles rounding at the upper end.
         tokens = torch.searchsorted(cdf, uniform * cdf[:, -1:], right=True).clamp_(max=cdf.shape[1] - 1)
         if "temperature" in self.rows:
             greedy = self.rows["temperature"] < _GREEDY_BELOW
@@ -333,8 +335,8 @@ class Sampler:
             return logits
         repetition, presence, frequency = (self.rows[name] for name in _PENALTIES)
         counts = self.rows["counts"]
-        # The repetition penalty considers prompt and completion (Keskar et al., 2019). The presence and frequency
-        # penalties consider only the completion (OpenAI).
+        # The repetition penalty considers the prompt and the completion (Keskar et al., 2019). The presence and
+        # frequency penalties consider only the completion (OpenAI).
         repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
         logits = torch.where((counts > 0) | self.rows["in_prompt"], repeated, logits)
         return logits - presence * (counts > 0) - frequency * counts

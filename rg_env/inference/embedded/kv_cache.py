@@ -63,7 +63,8 @@ class GrowingLayer(DynamicLayer):
 
 
 class GrowingCache(Cache):
-    """A cache with one `GrowingLayer` per model layer. The attention mask applies sliding windows, if any."""
+    """A cache with one `GrowingLayer` per model layer. It keeps all positions: sliding windows, if any, are left to the
+    attention mask."""
 
     def __init__(self, config: PretrainedConfig, capacity: int):
         super().__init__(layers=[GrowingLayer(capacity) for _ in range(config.num_hidden_layers)])

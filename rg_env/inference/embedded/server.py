@@ -4,8 +4,9 @@
     OpenAI(base_url="http://127.0.0.1:8000/v1", api_key="EMPTY").chat.completions.create(model=..., messages=[...])
 
 The server listens only on the loopback address because it has no API keys, rate limits or user isolation. Requests use
-the JSON format of `/v1/chat/completions` and `/v1/completions`, with vLLM's extensions. Unsupported fields are rejected
-with `BadRequest` (HTTP 400) rather than ignored. Requests that arrive together are processed as one batch.
+the JSON format of OpenAI's `/v1/chat/completions` and `/v1/completions`, with some of vLLM's extensions. Unsupported
+fields are rejected with `BadRequest` (HTTP 400) rather than ignored. Requests that arrive together are processed as one
+batch.
 """
 
 import asyncio
@@ -79,7 +80,7 @@ class Choice:
         self.text = ""
         self.finish_reason: Literal["stop", "length"] | None = None
         self.scores: Sequence[tuple[float, dict[int, float]]] = ()
-        """Result of `EmbeddedEngine.score` for prompt and completion. Empty if scores were not requested."""
+        """Result of `EmbeddedEngine.score` for the prompt and the completion. Empty if scores were not requested."""
         self._room, self._ends = room, ends
         self._longest_stop = max(map(len, request.stops), default=0)
         self._decoded = (0, 0)  # indices of the tokens where decoding starts and where `text` ends
@@ -141,7 +142,7 @@ class Request(BaseModel, ABC):
     frequency_penalty: float = Field(0.0, ge=-2, le=2)
     seed: int | None = Field(None, ge=-(2**62), le=2**62)
     stop: str | list[str] = []
-    """Stop strings. As in vLLM, stop strings must not be empty."""
+    """Stop strings. As in vLLM, they must not be empty."""
     stream: bool = False
     stream_options: dict[Literal["include_usage", "include_obfuscation"], bool | None] = {}
     skip_special_tokens: bool = True
@@ -236,7 +237,7 @@ class ChatRequest(Request):
     """OpenAI's newer name for `max_tokens`."""
     logprobs: bool = False
     return_tokens_as_token_ids: bool = False
-    """vLLM extension: `logprobs` reports tokens as "token_id:N" because different tokens can have the same text."""
+    """vLLM extension: report tokens in `logprobs` as "token_id:N", because different tokens can have the same text."""
     top_logprobs: Literal[0] = 0
     tools: list[JsonValue] = Field([], max_length=0)
     tool_choice: Literal["none", "auto"] = "none"
@@ -252,7 +253,7 @@ class ChatRequest(Request):
 
     @property
     def chat(self) -> list[dict[str, str]]:
-        """Messages with multi-part text joined."""
+        """The request's messages, with the parts of each message joined."""
 
         def text(content: str | list[_TextPart]) -> str:
             return content if isinstance(content, str) else "".join(part.text for part in content)

@@ -1,7 +1,8 @@
 """The weight-transfer backend `rg_env_shm`: vLLM's workers load new weights from memory shared with the trainer.
 
 This backend is used on CPUs, and when the server and the trainer share a GPU, which NCCL does not support. Nothing is
-unpickled. Requests describe tensors by dtype, shape and offset in a file in `/dev/shm` that this user owns.
+unpickled. Requests describe tensors by dtype, shape and offset in a shared file. The file is in `/dev/shm` and is owned
+by this user.
 """
 
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ class SharedMemoryEngine(WeightTransferEngine[SharedMemoryInitInfo, SharedMemory
 
     def _copy_pending(self) -> None:
         """Copy the tensors that vLLM keeps until the rest of their layer arrives, because the trainer overwrites the
-        shared memory earlier."""
+        shared memory before then."""
         from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
         assert self._memory is not None

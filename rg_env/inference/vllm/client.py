@@ -1,4 +1,4 @@
-"""Client for a vLLM server, with the command that starts the server and the trainer's HTTP requests to it."""
+"""Client for a vLLM server: the command that starts the server, and the trainer's HTTP requests to it."""
 
 import contextlib
 import json
@@ -20,8 +20,8 @@ from rg_env.inference.vllm.plugin import BACKEND
 from rg_env.tiny import POLICY_DIR
 
 PROGRAM = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")
-"""vLLM's server module. The command `vllm` fails if vLLM was installed under another distribution name, as CPU builds
-are."""
+"""Command that runs vLLM's server module. The command `vllm` would fail if vLLM was installed under another
+distribution name, as CPU builds are."""
 T = TypeVar("T")
 
 REQUEST_S = 120.0

@@ -17,13 +17,13 @@ import torch
 MEMORY = Path("/dev/shm")
 PREFIX = "rg-env-"
 HEADER = 4096
-"""Bytes reserved at the start of the file for the worker's self-description (JSON)."""
+"""Number of bytes at the start of the file that are reserved for the worker's JSON description of itself."""
 ALIGNMENT = 16
 """Alignment of tensors in bytes, which allows viewing them as any dtype."""
 
 
 SHAPE = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-"""Config keys with sizes that distinguish models."""
+"""Config keys whose values distinguish models of different sizes."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Entry:
 
     @property
     def num_bytes(self) -> int:
-        """Number of bytes to the start of the next tensor."""
+        """Number of bytes from the start of this tensor to the start of the next."""
         return _aligned(math.prod(self.shape) * _torch_type(self.dtype).itemsize)
 
 
