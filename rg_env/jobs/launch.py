@@ -301,7 +301,9 @@ def _model(options: LaunchOptions, processes: int) -> tuple[str, int | None, lis
     the run."""
     if not is_config_file(options.script):
         if options.model is None or not options.model.strip():
-            raise InputError("a script requires --model, which the server also needs: a folder, a Hub name, or 'tiny'")
+            raise InputError(
+                "a script requires --model, which the server also needs: a folder, a name on the Hub, or 'tiny'"
+            )
         words = [word for argument in options.script_arguments for word in argument.split("=", 1)]
         rollouts = dict(itertools.pairwise(words)).get("--rollouts-per-step", "0")
         if rollouts.isdecimal() and int(rollouts) % processes:

@@ -46,8 +46,8 @@ TIMEOUT_S = 300.0
 """Seconds without data after which a request fails. Without a limit, huggingface_hub would wait forever."""
 _REFUSALS = {
     401: f"the Hub rejected the token{{because}}; {LOGIN}",
-    403: "the token may not write to {repo}{because}: use one with write access (huggingface.co/settings/tokens), or "
-    "another --repo-id",
+    403: "the token has no write access to {repo}{because}: use one with write access "
+    "(huggingface.co/settings/tokens), or another --repo-id",
     409: "{repo} already exists, but the token has no access to it{because}: use a token with access, or another "
     "--repo-id",
 }

@@ -92,7 +92,7 @@ def test_a_config_is_checked_with_all_that_it_evaluates(doctor: Run, config: str
     assert line.startswith("failed ")
     line = lines("evaluation.tasks.hanoi={task: tower_of_hanoi, config: {max_disks: 3, max_pegs: 3}}")["prompts"]
     assert "too few distinct questions" in line
-    assert "fix: correct evaluation.tasks.hanoi; " in line
+    assert "fix: correct the value of evaluation.tasks.hanoi; " in line
     assert "engine's cache in evaluations" in lines("evaluation.max_tokens=91")["memory"]
     assert "engine's cache in evaluations" not in lines("evaluation=null")["memory"]
 
@@ -112,7 +112,7 @@ def test_a_config_with_own_data_is_checked(doctor: Run, config: str, tmp_path: P
     code, text, _ = doctor(config, *own, "data=own.jsonl")
     assert code == 1
     assert "own.jsonl: line 1 is not JSON" in (line := by_name(text)["prompts"])
-    assert "; fix: correct data; " in line
+    assert "; fix: correct the value of data; " in line
     assert by_name(doctor(config, *own, "data=nobody/nothing")[1])["prompts"].startswith("skipped ")
 
 

@@ -77,14 +77,14 @@ def test_a_push_to_a_new_branch_is_resumed(hub: HubServer, pushed: Pushed, run: 
     ("prepare", "error", "words"),
     [
         (lambda hub: hub.tokens.clear(), InputError, r"rejected the token \(401.*HF_TOKEN in .env"),
-        (lambda hub: hub.tokens.update({CANARY: ("me", False)}), InputError, r"may not write to me/legs \(403"),
+        (lambda hub: hub.tokens.update({CANARY: ("me", False)}), InputError, r"has no write access to me/legs \(403"),
         (lambda hub: hub.fail("POST", "create", 409, "taken"), InputError, r"already exists.*\(409: taken\)"),
         (lambda hub: hub.fail("POST", "/commit/", 412), HubError, r"\(412"),
         (lambda hub: hub.fail("GET", "models", 500, CANARY), HubError, r"with an error \(500: \*\*\*\); the same"),
         (lambda hub: hub.fail("GET", "models"), HubError, r"uploading to http://127.* failed \(.*: check the network"),
         (lambda hub: hub.fail("POST", "validate", 400, "bad head"), HubError, "Invalid metadata in README.md"),
         (lambda hub: hub.fail("GET", "xet", 401, CANARY), (InputError, HubError), "401"),
-        (lambda hub: hub.fail("POST", "preupload", 403), InputError, r"may not write to me/legs \(403"),
+        (lambda hub: hub.fail("POST", "preupload", 403), InputError, r"has no write access to me/legs \(403"),
     ],
     ids=["unknown token", "read only", "taken", "412", "500", "dropped", "400", "401", "403"],
 )
@@ -115,7 +115,7 @@ def test_a_refusal_while_files_are_sent_without_xet(
         raise RuntimeError("Error while uploading 'x' to the Hub.") from HfHubHTTPError("no", response=response)
 
     monkeypatch.setattr(HfApi, "create_commit", refuse)
-    with pytest.raises(InputError, match=r"may not write to me/legs \(403"):
+    with pytest.raises(InputError, match=r"has no write access to me/legs \(403"):
         pushed(run)
 
 

@@ -87,7 +87,7 @@ def test_an_upload_that_fails_is_a_line(hub: HubServer, tmp_path: Path, capsys: 
     results = train(f"output.dir={tmp_path / 'run'}", *HUB, "training.max_steps=1", "evaluation.every=0")
     assert results["error"] is None
     line = capsys.readouterr().out.splitlines()[-1]
-    assert line.startswith("hub: run was not uploaded (the token may not write to me/legs (403: ")
+    assert line.startswith("hub: run was not uploaded (the token has no write access to me/legs (403: ")
     command = f"{entered('rg-env')} push {tmp_path / 'run'} --repo-id me/legs"
     assert line.endswith(f"; upload the run with: {command}")
     assert CANARY not in line

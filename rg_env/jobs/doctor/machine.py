@@ -400,7 +400,7 @@ def free_memory(planned: PlannedRun, gpus: Gpus) -> tuple[int, str]:
 
 
 def nearest_folder(path: Path) -> Path:
-    """Return `path` if it is an existing folder, otherwise its nearest existing parent."""
+    """Return `path` if it is an existing folder, or else its nearest existing parent."""
     path = path.expanduser().absolute()
     return next(parent for parent in (path, *path.parents) if parent.is_dir())
 

@@ -155,7 +155,7 @@ def check_prompts(planned: PlannedRun, model: Model) -> Check:
             place = f"evaluation.tasks.{label}" if label else "evaluation.tasks"
             others += prompt_lengths(ReasoningGym(**arguments), encoder)["evaluation"]
     except RGEnvError as error:
-        return Check("failed", str(error), f"correct {place}; `rg-env tasks NAME` shows a task's options")
+        return Check("failed", str(error), f"correct the value of {place}; `rg-env tasks NAME` shows a task's options")
     measured = PromptLengths(**lengths, others=others)
     return replace(judge_prompts(planned, model.context, measured), value=measured)
 
