@@ -231,7 +231,7 @@ class RolloutSampler:
             future.result()
 
     def stop(self) -> None:
-        """Discard the submitted batches. The engine must be canceled separately."""
+        """Discard the submitted batches. Call the engine's `cancel` method as well if it is generating one of them."""
         for future in self._pending.values():
             future.cancel()
         self._pending.clear()

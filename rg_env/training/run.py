@@ -400,9 +400,9 @@ signals."""
 class _Interruption(TrainerCallback):
     """Ends a run with `KeyboardInterrupt` on SIGINT or SIGTERM, but not in the middle of an update.
 
-    A second signal ends the run at once. If the second signal arrives in the middle of an update, nothing is saved.
-    Several processes end together after the current step, because processes that stopped at different points would wait
-    for one another forever.
+    A second signal ends the run at once. If the second signal arrives in the middle of an update, nothing is saved. If
+    there are several processes, they end together after the current step, because processes that stopped at different
+    points would wait for one another forever.
     """
 
     def __init__(self, trainer: GRPOTrainer) -> None:

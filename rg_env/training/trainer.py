@@ -223,8 +223,8 @@ class GRPOTrainer:
         return self.micro_batches
 
     def _next_batch(self, number: int) -> dict[str, torch.Tensor]:
-        """Return the tensors of batch `number`, sampled now or earlier (`num_batches_ahead`). Call this method only on
-        the main process."""
+        """Return the tensors of batch `number`, which is sampled now or was sampled in advance (`num_batches_ahead`).
+        Call this method only on the main process."""
         if self.curriculum is not None:
             self.curriculum.update_levels(self.state.global_step)
         self._batch_tokens = 0

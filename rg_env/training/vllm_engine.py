@@ -228,7 +228,7 @@ def model_logprobs(model: Any, ids: list[int], device: torch.device) -> torch.Te
 
 def _held(server: VllmServer) -> IO[str]:
     """Acquire the lock that lets only one trainer on this machine use a server. The lock is released when the process
-    that holds it ends for any reason."""
+    that holds it ends, for whatever reason."""
     path = Path(tempfile.gettempdir()) / f"rg-env-{os.getuid()}-{server.host}-{server.port}.lock".replace(":", "_")
     lock = path.open("a+")
     try:

@@ -59,8 +59,9 @@ def mean_loss(
     `loss_type`.
 
     Args:
-        rows, tokens: number of rows in the micro-batch, and number of tokens that contribute to the loss (for "dapo",
-            the mean number per micro-batch in the step). Both numbers include rows that are missing from `values`.
+        rows, tokens: number of rows in the micro-batch, and number of its tokens that contribute to the loss (for
+            "dapo", the mean number per micro-batch of the step). Rows that are missing from `values` count toward both
+            numbers.
         max_length: constant length for "dr_grpo".
     """
     if loss_type == "grpo":

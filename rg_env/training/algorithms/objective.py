@@ -69,7 +69,7 @@ class Objective:
     @torch.no_grad()
     def old_logps(self, tensors: dict[str, Any]) -> torch.Tensor | None:
         """Return the log-probabilities before the first of several updates on a batch. Return None if there is only one
-        update, because the loss then uses its own log-probabilities."""
+        update, because the loss then uses the log-probabilities from its own forward pass."""
         if self._args.num_iterations == 1:
             return None
         rows = self._args.per_device_train_batch_size

@@ -132,7 +132,7 @@ class Checkpoints:
             "skipped": trainer.guard.counts(),
             "scheduler": None if trainer.scheduler is None else trainer.scheduler.state_dict(),
         }
-        if trainer.curriculum and self._is_main:  # only the main process has the curriculum
+        if trainer.curriculum and self._is_main:  # the curriculum runs only on the main process
             self._curriculum = trainer.curriculum.state.model_dump_json()
 
     def save(self) -> Path:
@@ -381,7 +381,7 @@ def _damage(path: Path) -> str | None:
     except InputError as error:
         return str(error)
     if (path / "latest").is_file() and (path / (path / "latest").read_text().strip()).parent != path:
-        return "the file latest names a folder outside the checkpoint"  # DeepSpeed would load that folder
+        return "the file 'latest' names a folder outside the checkpoint"  # DeepSpeed would load that folder
     for file in sorted(path.rglob("*.pt")):
         here = file.relative_to(path)
         try:

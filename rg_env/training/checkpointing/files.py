@@ -31,7 +31,8 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def weight_files(folder: Path, name: str) -> list[Path]:
-    """Return the file `name` in `folder`, the files listed in its index, or an empty list if neither exists.
+    """Return a list with the file `name` in `folder`, or the files listed in its index. The list is empty if neither
+    exists.
 
     If the file and its index both exist, the index is ignored, as in transformers.
 

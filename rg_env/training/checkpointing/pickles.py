@@ -48,7 +48,7 @@ def load(file: Path) -> Any:
 
 
 def safe_classes() -> list[Any]:
-    """Return the classes in FSDP and DeepSpeed checkpoints, for `torch.serialization.safe_globals`."""
+    """Return the classes that FSDP and DeepSpeed checkpoints contain, for `torch.serialization.safe_globals`."""
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor, Replicate, Shard
     from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
@@ -75,7 +75,8 @@ class _Stage(int):
 
 
 def _member(kind: object, name: object) -> _Stage:
-    """Replace `getattr`, which Python 3.11.0 to 3.11.3 use to pickle enum members."""
+    """Return a ZeRO stage. This function replaces `getattr`, which Python 3.11.0 to 3.11.3 use to pickle enum
+    members."""
     if kind is not _Stage or name not in _STAGES:
         raise pickle.UnpicklingError("GLOBAL builtins.getattr")
     return _Stage(_STAGES.index(name))

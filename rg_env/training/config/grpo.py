@@ -108,8 +108,8 @@ class GRPOConfig(Section):
     0 turns it off. Values around 0.001 slow down the collapse to a single answer."""
     off_policy_mask_threshold: Above0 | None = None
     """Off-policy masking threshold, in nats per token. Rollouts with a negative advantage are excluded from the policy
-    loss if their mean log-probability has fallen by more than this threshold since sampling (DeepSeek-V3.2,
-    arXiv:2512.02556). Default: no masking."""
+    loss if the mean log-probability of their tokens has fallen by more than this threshold since sampling
+    (DeepSeek-V3.2, arXiv:2512.02556). Default: no masking."""
     filter_groups: bool = False
     """Whether groups with only right or only wrong answers are replaced with groups for other prompts ("dynamic
     sampling", Yu et al., 2025, DAPO, arXiv:2503.14476, section 3.2)."""
@@ -246,8 +246,8 @@ def batch_problems(args: GRPOConfig, processes: int) -> Iterator[tuple[str, str]
 
 
 def _near(rollouts: int, args: GRPOConfig, processes: int) -> str:
-    """Return the nearest numbers of rollouts that divide into complete groups, and into complete micro-batches on each
-    process. If none of these numbers is within a factor of 2, the micro-batch size is ignored."""
+    """Return the numbers nearest to `rollouts` that divide into complete groups, and into complete micro-batches on
+    each process. If none of these numbers is within a factor of 2, the micro-batch size is ignored."""
     # Up to this number of rollouts, each process has a single micro-batch.
     at_once = processes * args.per_device_train_batch_size
     small, large = math.lcm(args.num_generations, processes), math.lcm(args.num_generations, at_once)

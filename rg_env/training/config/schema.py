@@ -81,8 +81,8 @@ class EngineConfig(Section):
     """"embedded" samples from the model being trained, in the training process. "vllm" samples from a vLLM server,
     which `rg-env vllm` and `rg-env launch` start."""
     max_batch_size: Positive = 512
-    """Maximum number of sequences that the embedded engine decodes at once. Lower values use less memory but take more
-    time."""
+    """Maximum number of sequences that the embedded engine decodes at once. Lower values use less memory, but
+    generation takes longer."""
     host: Text = "127.0.0.1"
     """Host of the vLLM server."""
     port: Annotated[int, Field(ge=1, le=65535)] = 8000
@@ -151,7 +151,7 @@ class CurriculumConfig(Section):
     check_every: Positive = 1
     """Number of steps between accuracy checks."""
     step: Positive = 1
-    """Number of levels to go up or down at each change."""
+    """Number of levels to go up or down when accuracy crosses a threshold."""
     schedule: dict[str, Count] | None = None
     """Levels to switch to at given training steps, such as {0: 0, 100: 1, 200: 2}. If a schedule is set, the thresholds
     are not used. Default: levels depend on accuracy."""
@@ -411,8 +411,9 @@ class TrainConfig(Section):
     seed: Seed = 0
     """Seed for the training questions, their order, sampling and newly initialized weights."""
     grading: Literal["hardened", "partial", "upstream"] = "hardened"
-    """Grading method. "hardened" scores an answer as right or wrong. "partial" also gives credit for real progress.
-    "upstream" uses Reasoning Gym's own formulas, for comparison with published numbers."""
+    """Grading method. "hardened" scores an answer as right or wrong. "partial" also gives credit for real progress,
+    such as correctly filled cells. "upstream" uses Reasoning Gym's own formulas, for comparison with published
+    numbers."""
     model: ModelConfig
     tasks: dict[str, TaskConfig] = Field(default_factory=dict)
     """Tasks to train on. This section is required unless `data` is given."""

@@ -107,7 +107,7 @@ def _progress(console: Console) -> Progress:
         TimeRemainingColumn(),
         TextColumn("left", markup=False),
         console=console,
-        expand=True,  # the figures get the remaining width and are cut off on a narrow terminal
+        expand=True,  # the metrics get the remaining width and are cut off on a narrow terminal
         auto_refresh=False,  # avoids an additional thread during training
         redirect_stdout=ours,
         redirect_stderr=ours,
@@ -163,7 +163,7 @@ def headline(evaluation: Results) -> str:
 
 
 def _measured(scores: Scores) -> str:
-    """Return the accuracy as text, or the reward if accuracy is not measured."""
+    """Return the accuracy, or the reward if accuracy is not measured, as text with a confidence interval."""
     name = "reward" if scores.accuracy is None else "accuracy"
     return f"{name} {with_interval(getattr(scores, name) or 0.0, scores.intervals.get(name), 2)}"
 

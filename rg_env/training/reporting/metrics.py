@@ -5,7 +5,7 @@
 `memory/peak_rss_gb`     peak memory (10^9 bytes) of this process, without its children
 `memory/peak_gpu_gb`     peak memory of this process's tensors on its GPU
 `gpu/utilization`        percentage of time the GPU was busy in the last second, if NVML reports it
-`time/<phase>`           seconds by phase
+`time/<phase>`           seconds spent in each phase
 """
 
 import os
