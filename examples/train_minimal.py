@@ -50,7 +50,7 @@ def main() -> int:
     parser.add_argument("--question-column", default="question")
     parser.add_argument("--answer-column", default="answer")
     parser.add_argument("--answer-after", help="text in the answer column after which the gold answer starts")
-    parser.add_argument("--num-eval", type=positive, default=200, help="evaluation questions")
+    parser.add_argument("--num-eval", type=positive, help="evaluation questions (default: 200; fewer for small data)")
     parser.add_argument("--model", help="folder, name on the Hub, or 'tiny' (default depends on the machine)")
     parser.add_argument("--attention", choices=["auto", "flash_attention_2", "sdpa", "eager"], default="auto")
     parser.add_argument("--engine", choices=["embedded", "vllm"], default="embedded")
@@ -74,14 +74,15 @@ def main() -> int:
     if not options.tasks:  # read the data before the slow imports; errors include the file and line
         given = sums(2200, options.seed) if options.data is None else options.data
         rows = load_rows(given, options.data_config, answer_after=options.answer_after, **columns)
-        train_rows, eval_rows = split_rows(rows, options.num_eval, options.seed)
+        num_eval = options.num_eval or min(200, max(1, len(rows) // 5))
+        train_rows, eval_rows = split_rows(rows, num_eval, options.seed)
 
     from rg_env.training import EngineConfig, GRPOTrainer, choose_folder, default_config, load_policy, train
 
     folder = choose_folder(options.output_dir, "minimal", options.resume)
     policy = load_policy(options.model, attention=options.attention)
     if options.tasks:
-        sizes = {"num_eval_examples": options.num_eval, "seed": options.seed}
+        sizes = {"num_eval_examples": options.num_eval or 200, "seed": options.seed}
         env = ReasoningGym(policy.mixture(options.tasks), rewards=["correctness", (answers_once, 0.1)], **sizes)
     else:
         env = Environment(train_rows, eval_rows, rewards=[(correct, 1.0), (answers_once, 0.1)])

@@ -304,7 +304,7 @@ class LocalModel:
         """Raise `InputError` if the longest prompt and `max_tokens` together exceed the context length."""
         longest = max((len(self.encoder(prompt)) for prompt in prompts), default=0)
         if (room := self.engine.max_context - longest) < (max_tokens or 1):
-            fix = f"max_tokens={max_tokens} does not fit: lower it to at most {room}, or choose an easier task"
+            fix = f"max_tokens={max_tokens} does not fit: use at most {room}, or a task or level with shorter prompts"
             fix = fix if room > 0 else "remove the task, or choose an easier level or another model"
             raise InputError(
                 f"{self.name} has a context of {self.engine.max_context} tokens, and the longest prompt from {label} "

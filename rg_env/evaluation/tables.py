@@ -132,7 +132,7 @@ def figures_of(scores: Scores) -> dict[str, str]:
         "questions": str(scores.n),
         "accuracy": cell(scores.accuracy, scores.intervals.get("accuracy")),
         "greedy accuracy": cell(scores.greedy_accuracy, scores.intervals.get("greedy_accuracy")),
-        "above guessing": cell(scores.guess_adjusted),
+        "adjusted for guessing": cell(scores.guess_adjusted),
         "reward": cell(scores.reward, scores.intervals.get("reward")),
         **{k: cell(share) for k, share in list(scores.pass_at_k.items())[1:]},  # skips pass@1, which is the accuracy
         "tokens per answer": _number(scores.mean_completion_tokens),
@@ -183,7 +183,8 @@ def _accuracies(results: Results, limit: int | None) -> Rows:
     for name, task in results.tasks.items():
         accuracies = [_accuracy(each.scores) for each in task.models.values()]
         title = f"{name}{SUFFIXES['held_out']}" if task.part == "held_out" else name
-        rows.append([title, str(task.questions.n), cell(task.floor), *accuracies])
+        sizes = sorted({each.scores.n for each in task.models.values()})  # differ if training questions are skipped
+        rows.append([title, " to ".join(map(str, sizes[:1] + sizes[1:][-1:])), cell(task.floor), *accuracies])
     below = [[name, "", "", *cells] for name, cells in _over_tasks(results) if set(cells) != {_NOTHING}]
     return [*_shortened(rows, limit), *below]
 

@@ -178,6 +178,8 @@ def _filled(config: EvalConfig, settings: Mapping[str, Any]) -> EvalConfig:
             for name, entry in config.tasks.items()
             if entry.task in (None, name) and not entry.model_fields_set.intersection(_OPTIONS)
         }
+    elif "num_examples" in given:  # replaces the run's numbers of questions
+        below["tasks"] = {name: {**entry, "num_examples": None} for name, entry in below["tasks"].items()}
     return EvalConfig.model_validate_json(json.dumps(_merged(below, given)))
 
 

@@ -43,6 +43,14 @@ def test_reward_and_pass_at_k_are_means_over_tasks_and_left_out_questions_are_su
         assert {"reward 0.700 -0.050", "pass@2 0.600 0.200", "pass@4 0.750 0.150", "left out 4 0"} <= {*lines}
 
 
+def test_the_number_of_questions_is_a_range_if_models_answered_different_numbers() -> None:
+    """A model skips the questions that it was trained on."""
+    skips = {"a": model_result(0.5, n=20), "b": model_result(0.5, n=8), "c": model_result(0.5, n=20)}
+    for models, n in ((skips, "8 to 20"), ({"a": model_result(0.5, n=20)}, "20")):
+        for lines in _texts(all_results([task_results(models)])):
+            assert [line for line in lines if line.startswith(f"maze {n} ")]
+
+
 def test_the_table_explains_its_words_and_has_no_empty_rows() -> None:
     """One answer a question has no pass@k."""
     for lines in _texts(all_results([task_results({"a": 0.5})])):

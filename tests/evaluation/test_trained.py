@@ -85,6 +85,18 @@ def test_what_is_left_open_is_as_in_the_run(run: Path, tmp_path: Path, capsys: p
     assert again.tasks == results.tasks
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [None, 3, 50])
+def test_the_number_of_questions_applies_to_the_runs_own_tasks(run: Path, tmp_path: Path, number: int | None) -> None:
+    """To all of them, whether that is fewer or more questions than the run had; without it, the run's numbers apply."""
+    given = [] if number is None else [f"num_examples={number}"]
+    models = json.dumps({"ours": str(run)})
+    config, _ = as_trained(eval_config_of([f"models={models}", f"output.dir={tmp_path / 'e'}", *given]))
+    counts = {name: config.count(name) for name in config.names}
+    runs = {"leg_counting": 6, "chain_sum": 6, "simple_equations": 5, "short": 4}
+    assert counts == (runs if number is None else dict.fromkeys(runs, number))
+
+
 def test_a_checkpoint_without_its_run_is_noted(tmp_path: Path) -> None:
     for file in ("config.json", "resume.json"):
         (tmp_path / file).write_text("{}")
