@@ -174,7 +174,7 @@ def _check_keywords(kwargs: Mapping[str, Any]) -> None:
     }
     for name in kwargs:
         if name in _MADE_HERE:
-            raise InputError(f"{name!r} cannot be set because this environment builds it from gym and rewards")
+            raise InputError(f"{name!r} cannot be set because this environment sets it itself")
     if unknown := [name for name in kwargs if name not in parents]:
         own = {*inspect.signature(ReasoningGymEnv).parameters, *inspect.signature(ReasoningGym).parameters}
         raise unknown_parameters(unknown, (own | parents) - {*_MADE_HERE, "kwargs"})

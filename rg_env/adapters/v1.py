@@ -115,7 +115,8 @@ class ReasoningGymTask(vf.Task[ReasoningGymTaskData, vf.State, ReasoningGymTaskC
 
 
 class ReasoningGymTasksetConfig(vf.TasksetConfig):
-    """Options of the taskset: those of the v0 environment, plus `split`, `level`, `instruction` and `imports`."""
+    """Options of the taskset: most of the parameters of `ReasoningGym`, plus `split`, `level` and `imports`. The
+    parameter `system_prompt` is called `instruction`."""
 
     task: ReasoningGymTaskConfig = ReasoningGymTaskConfig()
     gym: str | dict[str, Any] | list[Any] = "leg_counting"
