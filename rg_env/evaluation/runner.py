@@ -59,8 +59,10 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
 
     Raises:
         InputError: a model or task cannot be evaluated as configured.
-        MissingExtraError: external benchmarks need lm-eval, which is not installed.
+        GenerationError: generating a question takes too long.
+        MissingExtraError: a package needed for local models or external benchmarks is not installed.
         OutputFolderError: the folder already contains files, or is not writable.
+        RewardError: a reward raised an error or did not return a finite number.
         RGEnvError: lm-eval cannot grade the answers. The answers are kept for `resume`.
         ServerError: a model could not be evaluated completely. The answers so far are kept for `resume`.
     """
