@@ -3,6 +3,7 @@
 import argparse
 import json
 import re
+import shlex
 from typing import Any
 
 from rg_env.cli.parser import options_of
@@ -98,7 +99,7 @@ def run(options: argparse.Namespace) -> int:
     with end_signals_as_ctrl_c():
         results, folder = run_evaluation(config, resume=options.resume)
     print_results(results)
-    print(f"files in {folder}")
+    print(f"files in {folder}; `rg-env report {shlex.quote(str(folder))}` makes a page of the results and answers")
     return 0
 
 

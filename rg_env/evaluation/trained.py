@@ -69,7 +69,7 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
                 )
             config = filled
         alike, other = _compared(settings, config)
-        notes += [f"{name}: settings match its training run: {', '.join(alike)}"] if number == 0 and alike else []
+        notes += [f"settings as in the training run of {name}: {', '.join(alike)}"] if number == 0 and alike else []
         notes += [f"{name}: trained with different values: {', '.join(other)}"] if other else []
     if not config.names and not config.external.tasks:
         raise InputError(

@@ -75,7 +75,7 @@ def test_what_is_left_open_is_as_in_the_run(run: Path, tmp_path: Path, capsys: p
     assert task.spec["config"].items() >= {"min_animals": 1, "max_animals": 2}.items()
     assert [model.source for model in task.models.values()] == ["tiny", str(run / "checkpoint-1")]
     (note,) = results.notes
-    assert note.startswith(f"ours: settings match its training run: prompt.system_prompt='{PROMPT}', prompt.")
+    assert note.startswith(f"settings as in the training run of ours: prompt.system_prompt='{PROMPT}', prompt.")
     assert "rewards.correctness.weight=0.5" in note
     assert note in capsys.readouterr().out
     assert note in (folder / "summary.md").read_text()

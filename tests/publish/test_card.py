@@ -339,5 +339,5 @@ def test_folders_of_the_machine_are_left_out_of_settings() -> None:
 def test_a_model_without_a_run_claims_nothing() -> None:
     found = card_of(POLICY_DIR)
     assert "The base model and its license are unknown." in found
-    assert "no measurements are known" in found
+    assert "no measurements are available" in found
     assert "trained with GRPO" not in found

@@ -106,7 +106,7 @@ def test_a_lora_runs_checkpoint_names_no_folder_of_the_machine(hub: HubServer, p
     assert "run/checkpoint-1/adapter_model.safetensors" in files
     assert not [path for path, content in files.items() if str(POLICY_DIR).encode() in content]
     assert json.loads(files["adapter_config.json"])["base_model_name_or_path"] == "tiny"
-    for text in ("- adapters, tokenizer and configuration: at the top", "library_name: peft",
+    for text in ("- adapters, tokenizer and configuration: in the top folder", "library_name: peft",
                  "PeftModel.from_pretrained(model"):  # fmt: skip
         assert text.encode() in files["README.md"]
     folders = snapshot_download("me/legs", endpoint=hub.url, local_dir=tmp_path / "legs"), run / "checkpoint-1"
@@ -180,7 +180,7 @@ def test_a_model_folder_alone(hub: HubServer, pushed: Pushed, tmp_path: Path) ->
     folder = Path(shutil.copytree(POLICY_DIR, tmp_path / "model"))
     assert pushed(folder)[1][0].startswith(f"no run was found for {folder}, so the card has no results: push the run")
     files = hub.repos["me/legs"].files()
-    assert b"no measurements are known" in files["README.md"]
+    assert b"no measurements are available" in files["README.md"]
     assert not [path for path in files if path.startswith("run/")]
     pushed(folder)
     data = bytearray((folder / "model.safetensors").read_bytes())

@@ -203,7 +203,7 @@ def unknown_key(schema: type[BaseModel], path: Keys, kind: str = "key") -> str:
     suggested = [".".join((*place, name)) for place, each in others.items() if name in each.model_fields]
     for place, each in others.items():
         if not suggested and (text := _renamed(each, name)):
-            clear = not place or "leave it out" in text or re.search(r"[a-z]\.[a-z]", text)
+            clear = not place or "remove it" in text or re.search(r"[a-z]\.[a-z]", text)
             return text if clear else f"{text} (in {'.'.join(place)})"
     if not suggested and not nearest(name, section.model_fields):
         near = ((place, nearest(name, each.model_fields, 0.8)) for place, each in others.items())
