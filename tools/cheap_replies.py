@@ -1,4 +1,4 @@
-"""Search each task for reward hacks: replies that score without solving the question, as RL training would find them.
+"""Search each task for reward hacks: replies that earn rewards without solving the question, as RL training would find.
 
 A strategy is a function of the question's text alone. The search begins with thousands of strategies: constants,
 everything that `question_parts` copies or computes, gold answers of other questions as templates, and the gold answer

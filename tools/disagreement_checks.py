@@ -25,7 +25,8 @@ def _numbers(text: str) -> list[float]:
 
 
 def within(answer: str, entry: Entry, most: Callable[[float], float], separators: str = r"[\s,'\[\]]+") -> bool:
-    """Whether some numbers in the answer are off, but by at most `most(gold number)`, and none is missing or extra."""
+    """Whether some numbers in the answer differ from the gold numbers, but by at most `most(gold number)`, and none is
+    missing or extra."""
     gold = _numbers(entry["answer"])
     parts = [part for part in re.split(separators, answer) if part]
     if len(parts) != len(gold) or not all(_NUMBER.fullmatch(part) for part in parts):

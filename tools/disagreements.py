@@ -186,7 +186,9 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
         ),
     },
     "knights_knaves": {
-        "second role": Kind("The library ignores a role after a correct sentence.", False, checks.role_of_nobody)
+        "second role": Kind(
+            "The library ignores a role without a person after a correct sentence.", False, checks.role_of_nobody
+        )
     },
     "letter_jumble": {
         "more words": Kind("The library accepts extra words after the right words.", False, checks.more_words)
@@ -324,7 +326,7 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
     },
     "time_intervals": {
         "more than days": Kind(
-            "The library checks only the first word of a number of days.", False, checks.days_and_more
+            "If the answer is a number of days, the library checks only its first word.", False, checks.days_and_more
         ),
         "no clock": Kind(
             "The library accepts malformed times such as `0:026:59` and `00:48:0.2248`.", False, checks.no_clock

@@ -1,4 +1,4 @@
-"""Task items for the graders' audit, tests and benchmarks, generated in the same way as for rows but not selected."""
+"""Task items for the graders' audit, tests and benchmarks, generated in the same way as rows, but without selection."""
 
 import atexit
 from collections import Counter

@@ -1,8 +1,8 @@
 """Text that a reply can copy or compute from a question without understanding it: `parts(question)`.
 
-Every part is a string with a name such as "last number of the last line" or "first grid, transposed". A name means
-the same in every question, so each name is a strategy, and `cheap_replies` searches for names that score. This module
-is independent of tasks.
+Every part is a string with a name such as "last number of the last line" or "first grid, transposed". A name has the
+same meaning in every question, so each name is a strategy, and `cheap_replies` searches for names whose parts score.
+This module is independent of tasks.
 """
 
 import json

@@ -4,10 +4,10 @@
     PYTHONHASHSEED=0 .venv/bin/python tools/record_upstream_scores.py /tmp/reasoning-gym
 
 The tests come from the clone and the graders from the installed library, so check out the tag of the installed version.
-The tests run unchanged, and every outermost call of a task's `score_answer` is recorded with answer, entry and score.
-Only this data is recorded, not the tests' code. Similar calls, such as calls with gold answers to items generated in a
-loop, are sampled. Handwritten entries, which have only the fields that the library's grader reads, are completed. The
-script takes about six minutes.
+The tests run unchanged, and every outermost call of a task's `score_answer` is recorded with its answer, entry and
+score. Only this data is recorded, not the tests' code. Similar calls, such as calls with gold answers to items
+generated in a loop, are sampled. Handwritten entries, which have only the fields that the library's grader reads, are
+completed. The script takes about six minutes.
 """
 
 import argparse
