@@ -82,7 +82,7 @@ def copying(num_bytes: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--small", action="store_true", help="a model of 20 M parameters")
+    parser.add_argument("--small", action="store_true", help="a model with 60 M parameters")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         model = Path(name) / "model"
