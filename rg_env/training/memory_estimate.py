@@ -25,7 +25,8 @@ HEAD_BYTES = 8
 previous chunks' gradients."""
 KEPT_PER_LAYER = 17
 """Number of values kept per layer, token and hidden unit for the backward pass without checkpointing, excluding
-attention scores (Korthikanti et al., 2022, arXiv:2205.05198, section 4.1: 34 bytes at 2 bytes each)."""
+attention scores (Korthikanti et al., 2022, arXiv:2205.05198, section 4.1: 34 bytes, which are 17 values of 2 bytes
+each)."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class ModelShape:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimated memory on one device, in bytes."""
+    """Estimated memory use of one device, in bytes."""
 
     state: int
     """Weights, gradients, optimizer state, and the reference model if there is one."""
@@ -130,6 +131,6 @@ def estimate(
 
 
 def largest_that_fits(room: int, largest: int, need: Callable[[int], int]) -> int | None:
-    """Return the largest proper divisor of `largest` that fits into `room` bytes as the size of a micro-batch, or None
-    if there is no such divisor."""
+    """Return the largest proper divisor of `largest` with which, as the micro-batch size, a step needs at most `room`
+    bytes, or None if there is no such divisor."""
     return next((size for size in range(largest - 1, 0, -1) if largest % size == 0 and need(size) <= room), None)

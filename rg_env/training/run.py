@@ -192,7 +192,7 @@ def train(
         hub: uploads of the run (see `hub_uploads`). Default: no uploads.
 
     Returns:
-        The contents of `train_results.json`, or an empty dictionary on all processes except the first.
+        The contents of `train_results.json` on the first process, and an empty dictionary on all other processes.
 
     Raises:
         InputError: the trainer cannot continue from `resume`, a tracker cannot be started, or the evaluation is
@@ -291,7 +291,8 @@ def train(
         uploads.finish(complete=failure is None and not interruption.happened and not watch.stopped_by)
     if failure:
         if together:
-            on_main(trainer.accelerator, lambda: None)  # wait: a launcher ends all processes as soon as one fails
+            # Wait for the other processes, because a launcher ends all processes as soon as one fails.
+            on_main(trainer.accelerator, lambda: None)
         raise failure
     return results
 

@@ -133,7 +133,8 @@ class DataParallel:
         return parameter.data
 
     def state_dict(self) -> Any:
-        """Return all unsharded weights by name on the main process. On other processes, the result may be None."""
+        """Return all unsharded weights by name on the main process. On other processes, the result may be None or
+        empty."""
         return self._accelerator.unwrap_model(self._model).state_dict()
 
     def save(self, folder: Path) -> None:

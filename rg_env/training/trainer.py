@@ -112,7 +112,7 @@ class GRPOTrainer:
         same_everywhere(
             self.accelerator,
             str(self.rows_hash),
-            "the processes do not train on the same rows; each process must build its rows from the same data and seed",
+            "the processes do not train on the same rows (each must build its rows from the same data and seed)",
         )
         if curriculum is not None:
             curriculum.prepare = lambda rows: [

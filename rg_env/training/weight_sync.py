@@ -169,7 +169,7 @@ class Weights:
     """The weights of a model, ready to be sent, with the interface of vLLM's `WeightSource`.
 
     Iteration is a collective operation if the weights are sharded. If the consumer fails, `drain` completes the
-    iteration, so that the other processes do not wait forever.
+    iteration so that the other processes do not wait forever.
     """
 
     def __init__(self, model: PreTrainedModel, strategy: DataParallel):

@@ -73,7 +73,7 @@ def state_file(process: int) -> str:
 
 
 def rows_hash(env: Environment) -> dict[str, str | None]:
-    """Return a hash of each split's prompts and answers, in order, or None for a split without rows."""
+    """Return, for each split, a hash of its prompts and answers and their order, or None if the split has no rows."""
     splits = (("training", env.train_rows), ("evaluation", env.eval_rows))
     return {split: hash_of_rows(rows) if rows else None for split, rows in splits}
 

@@ -33,7 +33,7 @@ def load(file: Path) -> Any:
 
     Raises:
         InputError: the file is missing or damaged, or contains anything other than tensors, plain values and known
-        classes.
+            classes.
     """
     try:
         with torch.serialization.safe_globals(safe_classes()):

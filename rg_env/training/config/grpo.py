@@ -170,7 +170,7 @@ class GRPOConfig(Section):
     def _accept_other_names(cls, values: Any) -> Any:
         if isinstance(values, dict) and is_count(given := values.get("max_new_tokens")) and given:
             values = {name: value for name, value in values.items() if name != "max_new_tokens"} | {"max_tokens": given}
-        return values  # so that error messages name the key that the user set
+        return values  # an invalid max_new_tokens keeps its name so that the error message names it
 
     @model_validator(mode="after")
     def _warm_up_within_the_run(self) -> Self:
@@ -203,7 +203,7 @@ class GRPOConfig(Section):
         return self.rollouts_per_step // self.num_generations
 
     def for_rows(self, rows: int) -> "GRPOConfig":
-        """Return this config with `num_train_epochs` over `rows` training rows converted to `max_steps`."""
+        """Return this config with `num_train_epochs` converted to `max_steps`, for a run with `rows` training rows."""
         if self.num_train_epochs is None:
             return self
         batches = self.num_train_epochs * (rows // max(1, self.prompts_per_step))
@@ -247,7 +247,7 @@ def batch_problems(args: GRPOConfig, processes: int) -> Iterator[tuple[str, str]
 
 def _near(rollouts: int, args: GRPOConfig, processes: int) -> str:
     """Return the numbers nearest to `rollouts` that divide into complete groups, and into complete micro-batches on
-    each process. If none of these numbers is within a factor of 2, the micro-batch size is ignored."""
+    each process. If none of these numbers is within a factor of 2 of `rollouts`, the micro-batch size is ignored."""
     # Up to this number of rollouts, each process has a single micro-batch.
     at_once = processes * args.per_device_train_batch_size
     small, large = math.lcm(args.num_generations, processes), math.lcm(args.num_generations, at_once)

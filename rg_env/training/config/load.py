@@ -34,8 +34,8 @@ def load_train_config(file: str | Path, overrides: Sequence[str] = (), *, proces
     Raises:
         InputError: a file cannot be read, or `processes` is not given and an environment variable set by the launcher
             is not a valid number.
-        ConfigError: keys, types, ranges, names or combinations are invalid (all of them are reported in one error), or
-            an entry of `imports` cannot be imported.
+        ConfigError: keys, types, ranges, names or combinations are invalid (one error reports all problems), or an
+            entry of `imports` cannot be imported.
     """
     return checked_config(parsing.read_config(file, overrides), processes=processes)
 

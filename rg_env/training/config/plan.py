@@ -120,8 +120,8 @@ def _saved(every: int, steps: int) -> str:
 
 
 def _rows(config: TrainConfig, own_rows: int | None) -> Iterator[str]:
-    """Describe the training data: the number of questions for each task (or the task's share of the prompts, if
-    questions are drawn during training), and the number of epochs."""
+    """Yield the lines that describe the training data: the number of questions for each task (or the task's share of
+    the prompts, if questions are drawn during training), and the number of epochs."""
     training, rows = config.training, config.splits.num_train_examples
     drawn = list(config.curriculum.tasks) if config.curriculum else []
     if config.data is not None:

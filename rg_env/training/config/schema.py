@@ -238,7 +238,7 @@ class OutputConfig(Section):
 
 
 FIGURES = {"held_out": "a metric (eval/held_out)", "status": "a metric (eval/status)"}
-"""Names under `eval/` that cannot be labels."""
+"""Names under `eval/` that cannot be labels, each with a description of its use."""
 
 
 class EvaluationSettings(Section):
@@ -353,8 +353,8 @@ class MonitorsConfig(Section):
     truncation: Share = 0.2
     """Fires when at least this fraction of completions are cut off by the token limit."""
     length_drift: Factor = 2.0
-    """Fires when the mean length of completions has grown or shrunk by this factor since the first window, while
-    accuracy has not risen."""
+    """Fires when the mean length of completions has grown or shrunk by at least this factor since the first window,
+    while accuracy has not risen."""
     entropy_collapse: Share = 0.1
     """Fires when entropy is below this fraction of its first-window mean, and accuracy is below 0.8 and not rising."""
     reward_hacking: Above0 = 0.1
@@ -515,7 +515,7 @@ class TrainConfig(Section):
         return values
 
     def in_updates(self, own_rows: int | None = None) -> "TrainConfig":
-        """Return this config with all step counts as numbers of updates. Counts in rollouts
+        """Return this config with all step counts expressed in updates. Counts in rollouts
         (`training.rollouts_as_steps`) are converted and rounded up, and `training.num_train_epochs` is converted to
         `training.max_steps`.
 
