@@ -1,7 +1,7 @@
 """Compare our graders with the library's on honest answers.
 
-Honest answers are those that a model might actually give: the gold answer, small edits of it, and gold answers to
-other questions. The library's graders are safe on honest answers, but not on arbitrary text.
+Honest answers are those that a model might actually give: the gold answer, small edits to it, and gold answers to other
+questions. The library's graders are safe on honest answers, but not on arbitrary text.
 """
 
 import json

@@ -445,7 +445,7 @@ def ab(entry: Entry) -> Any:
 
 def binary_alternation(entry: Entry) -> Any:
     """The string, up to reversal and swapping 0 and 1."""
-    # Neither reversal nor swapping 0 and 1 changes the number of swaps in the answer.
+    # Neither reversing the string nor swapping 0 and 1 changes the number of swaps in the answer.
     string = entry["metadata"]["string"]
     exchanged = string.translate(str.maketrans("01", "10"))
     return min(string, exchanged, string[::-1], exchanged[::-1])

@@ -40,7 +40,7 @@ class Audit:
     gold_wrong: int = 0
     """Number of gold answers that do not score 1.0."""
     answers: int = 0
-    """Number of honest answers (gold answers, small edits of them, and gold answers to other questions) graded by both
+    """Number of honest answers (gold answers, small edits to them, and gold answers to other questions) graded by both
     our grader and the library's."""
     disagreements: int = 0
     """Number of `answers` on which the two graders disagree."""
@@ -118,7 +118,7 @@ def grader_name(task: str) -> str:
 
 
 def line(result: Audit) -> str:
-    """Return a task's line of the table under `HEADER`, followed by the rejected variants, the best replies and the
+    """Return a task's line in the table under `HEADER`, followed by the rejected variants, the best replies and the
     kinds of disagreement.
 
     A constant answer with an accuracy above `GUESSABLE` is marked with `*`.

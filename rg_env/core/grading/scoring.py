@@ -44,8 +44,8 @@ Grading = Literal["hardened", "partial", "upstream"]
 _GRADINGS = get_args(Grading)
 
 MAX_ANSWER_CHARS = 10_000
-"""Maximum length of an answer in characters, or twice the gold answer's length if that is more. The limit bounds the
-time for grading."""
+"""Maximum length of an answer in characters (or twice the gold answer's length, if that is greater). The limit bounds
+the time for grading."""
 CORRECT_FROM = 1 - 1e-6
 """Minimum value that counts as correct. It is below 1 because some library formulas return 0.9999999."""
 UPSTREAM_WALL_S = 1.0
@@ -71,7 +71,7 @@ class Score:
     detail: str = ""
     """The reason why the answer could not be graded, or "" if it was graded."""
     progress: float | None = None
-    """Value in [0, 1] returned by the grader of the user's own task, regardless of `grading`, or None for other
+    """Value in [0, 1] returned by the grader for the user's own task, regardless of `grading`, or None for other
     tasks."""
 
 
@@ -154,8 +154,8 @@ class Rollout:
         """The Reasoning Gym task, the name of the user's own data, or `UNNAMED_TASK` for other rows."""
         return task_of(self.info)
 
-    # A `cached_property` is not used because its lock, which all rollouts share up to Python 3.11, would serialize
-    # grading.
+    # A `cached_property` is not used because its lock, which all rollouts share in Python 3.11 and earlier, would
+    # serialize grading.
     @property
     def extraction(self) -> Extraction:
         """The answer extracted from the text."""
@@ -261,7 +261,7 @@ def _scored(extraction: Extraction, row: _Row) -> Score:
 
 
 def _fault_of(row: _Row) -> str:
-    """Return the reason why the row's own gold answer is not graded as right, or "" if it is graded as right."""
+    """Return why the row's own gold answer is not graded as right, or "" if it is."""
     try:
         return _fault(row.key)
     except TimeoutError:  # not cached because the machine may have been busy
@@ -270,7 +270,8 @@ def _fault_of(row: _Row) -> str:
 
 @lru_cache(maxsize=256)
 def _fault(key: tuple[str, str, str]) -> str:
-    """Return the result for `_fault_of`, cached so that the check runs only once for all wrong answers to an entry."""
+    """Return the result for `_fault_of`, cached so that the check runs only once for all wrong answers to the same
+    question."""
     row = _row(dict(zip(("rg_task", "config", "entry"), key, strict=True)))
     if not is_user_task(row.task):
         return fault_of(row.task, row.config, row.entry)

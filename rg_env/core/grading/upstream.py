@@ -3,7 +3,7 @@ The formulas and graders run in a worker process (`core.grading.workers`).
 
 For nine tasks, the library's graders execute the answer as code. For these tasks, this module parses the answer itself,
 as a literal or expression of limited size, and applies the library's formula. The library's other graders are called on
-a cached dataset for each (task, config) because some use the dataset's state, such as word lists or tolerances.
+a dataset that is cached for each (task, config) because some use its state, such as word lists or tolerances.
 """
 
 import json
@@ -117,4 +117,4 @@ _FORMULAS: dict[str, _Formula] = {
     "spiral_matrix": _listed(_gold, lambda row: " ".join(str(cell) for cell in row), 0.1),
     "string_insertion": _listed(_gold, "".join, 0.1),
 }
-"""Formulas for the tasks whose library grader executes the answer as code."""
+"""Formulas for the tasks for which the library's grader executes the answer as code."""

@@ -54,8 +54,8 @@ def base_conversion(answer: str, entry: Entry, config: Config) -> float:
 
 
 def cryptarithm(answer: str, entry: Entry, config: Config) -> float:
-    """Accept any assignment of distinct digits to exactly the puzzle's letters that makes the sum correct. Numbers must
-    not start with a zero unless the puzzle allows it."""
+    """Accept any assignment of distinct digits to the puzzle's letters (and no others) that makes the sum correct.
+    Numbers must not start with a zero unless the puzzle allows it."""
     refuse_long(answer, entry)
     text = re.sub(r"[\s\"'`*{}\[\]()]", "", answer).upper()
     pairs = _ASSIGNMENT.findall(text)
@@ -166,8 +166,8 @@ def spiral_matrix(answer: str, entry: Entry, config: Config) -> float:
 
 
 def graph_color(answer: str, entry: Entry, config: Config) -> float:
-    """Accept any mapping of exactly the graph's vertices to allowed colors, with different colors at the ends of each
-    edge."""
+    """Accept any mapping from the graph's vertices (and no others) to allowed colors, with different colors at the ends
+    of each edge."""
     puzzle = entry["metadata"]["puzzle"]
     text = answer.strip()
     if len(text) > _MORE_CHARS + _CHARS_PER_VERTEX * len(puzzle["vertices"]):
@@ -188,7 +188,7 @@ def fit_by_chance(entry: Entry) -> float:
 
     If the graph has e edges and the coloring gives the same color to m of the N vertex pairs, the probability is
     `C(N - m, e) / C(N, e)` divided by the number of possible vertex counts. The division is necessary because a
-    coloring must name exactly the graph's vertices.
+    coloring must include all of the graph's vertices and no others.
     """
     puzzle, (fewest, most) = entry["metadata"]["puzzle"], entry["metadata"]["difficulty"]["num_vertices"]
     vertices, edges, colors = len(puzzle["vertices"]), len(puzzle["edges"]), len(puzzle["color_options"])
@@ -281,8 +281,8 @@ def spell_backward(answer: str, entry: Entry, config: Config) -> float:
 
 
 def palindrome_generation(answer: str, entry: Entry, config: Config) -> float:
-    """Accept any palindrome of exactly the given letters, in any letter case. The letters may be separated, for example
-    by spaces or hyphens."""
+    """Accept any palindrome made of exactly the given letters, in any letter case. The letters may be separated, for
+    example by spaces or hyphens."""
     text = squeezed(answer).casefold()
     return text == text[::-1] and Counter(text) == Counter(entry["metadata"]["letters"])
 

@@ -73,7 +73,7 @@ def calendar_arithmetic(answer: str, entry: Entry, config: Config) -> float:
 def decimal_arithmetic(answer: str, entry: Entry, config: Config) -> float:
     """Accept the expression's value to within one unit in the last of the required significant digits.
 
-    The stored answer is also right, although it may be less accurate because the library rounds every intermediate
+    The stored answer is also right, even though it may be less accurate because the library rounds every intermediate
     result.
     """
     value = forms.number(answer)
@@ -139,8 +139,8 @@ def count_bits(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _without_unit(text: str, units: tuple[str, ...]) -> str:
-    """Return `text` in lower case and without the unit at its end, if any. If several of `units` match, the first one
-    is removed. The end of a longer word or number, as in "sundays" or "21 bits", is not a unit."""
+    """Return `text` in lowercase and without the unit at its end, if any. If several of `units` match, the first one is
+    removed. The end of a longer word or number, as in "sundays" or "21 bits", is not a unit."""
     text = text.strip().casefold()
     for unit in units:
         if (rest := text.removesuffix(unit)) != text:
@@ -272,8 +272,8 @@ def _right(entry: Entry) -> set[timedelta]:
 
 def elapsed_time(entry: Entry) -> str:
     """Return the stored duration or, if it is wrong, the right duration in the same format. The stored duration may be
-    a millisecond short, ignore the time of day after a weekday such as `(Monday)`, or be negative if midnight falls
-    between the two times."""
+    a millisecond short, ignore times of day that follow a weekday (as in `(Monday) 10:30:00`), or be negative if
+    midnight falls between the two times."""
     stored = str(entry["answer"])
     if not _right(entry).isdisjoint(_readings(stored)[:1]):
         return stored
@@ -287,8 +287,8 @@ def elapsed_time(entry: Entry) -> str:
 
 
 def _elapsed(entry: Entry) -> timedelta:
-    """Return the time from start to end. It is computed from the question if the library drops the time of day after a
-    weekday such as `(Monday)`."""
+    """Return the time from start to end. If weekdays precede the times of day (as in `(Monday) 10:30:00`), the library
+    drops the times, so the duration is computed from the question."""
     found = re.findall(r"(\d{4}-\d\d-\d\d) \(\w+\) (\d\d:\d\d:\d\d [+-]\d{4})", entry["question"])
     if len(found) == 2:
         start, end = (datetime.strptime(f"{day} {time}", "%Y-%m-%d %H:%M:%S %z") for day, time in found)
@@ -338,7 +338,7 @@ def advanced_geometry(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _is_near(value: Fraction, right: Fraction | float, tolerance: Fraction = _HALF_A_THOUSANDTH) -> bool:
-    """Whether `value` is within the tolerance of `right`. A fraction that cannot be written as a decimal must be
+    """Whether `value` is within the tolerance of `right`. A fraction without a terminating decimal form must be
     exact."""
     is_decimal = _MANY_PLACES % value.denominator == 0
     return abs(value - Fraction(right)) <= (tolerance if is_decimal else 0) + _FLOAT_ERROR

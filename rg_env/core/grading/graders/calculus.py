@@ -11,7 +11,7 @@ other cases, such as when digits cancel, the formula is undecided at that point.
 `integrand*(x + 1e30*pi - 1e30*pi)` is undecided everywhere and therefore rejected.
 
 The sample points depend on the question and the answer, so answers cannot be tuned to them. The constant of integration
-may differ between pieces of the domain, as for `ln|x|` or `atan(1/x)`.
+may differ between pieces of the domain, as with `ln|x|` or `atan(1/x)`.
 
 A ball represents a real number by a midpoint and a radius that provably bounds its error. Each operation returns a ball
 that contains every result for operands in the given balls, including rounding (van der Hoeven, *Ball arithmetic*, 2009;
@@ -41,11 +41,11 @@ Function = Callable[[Mapping[str, Dual]], Dual]
 ArithmeticError outside its real domain."""
 
 _NEAR = (0.1, 300.0)
-"""Range of magnitudes of the first sample points. This range is too wide for a series expansion or quadrature about
+"""Range of magnitudes for the first sample points. This range is too wide for a series expansion or quadrature about
 zero to be accurate everywhere."""
 _WIDE = (0.05, 1e4)
-"""Range of magnitudes of further sample points, for integrands with a small or distant domain, such as `asin(3*x)` or
-`sqrt(x - 100)`."""
+"""Range of magnitudes for additional sample points, which are needed for integrands with a small or distant domain,
+such as `asin(3*x)` or `sqrt(x - 100)`."""
 _NEAR_PAIRS, _WIDE_PAIRS = 6, 60
 _EXTREME = (1e-25, -1e-25, 1e25, -1e25)
 """Points where the lowest or highest power of a polynomial dominates. These points can refute an answer but need not
@@ -413,7 +413,7 @@ def is_antiderivative(
     Args:
         variables: all accepted names for the variable of integration.
         constants: names of constants of integration. Their values vary from point to point, so a derivative that still
-            contains a constant (as for `C*x`) never matches by chance.
+            contains a constant (as with `C*x`) never matches by chance.
         seed: text that determines the sample points.
     """
     try:

@@ -1,9 +1,9 @@
 """Graders for the cognition, code, induction and ARC tasks.
 
-rubiks_cube treats turns of a cube of any size as permutations of stickers. A sticker is a point in coordinates with the
-origin at the cube's center, x pointing right, y up and z toward the front. Layers are 2 apart, so a cube of size n has
-stickers at ±n on one axis and at -(n-1), ..., n-1 on the other two. Every turn consists of quarter turns of consecutive
-layers around one axis.
+rubiks_cube treats turns of a cube of any size as permutations of stickers. A sticker is a point in a coordinate system
+with its origin at the cube's center, x pointing right, y up and z toward the front. Layers are 2 units apart, so a cube
+of size n has stickers at ±n on one axis and at -(n-1), ..., n-1 on the other two. Every turn consists of quarter turns
+of consecutive layers around one axis.
 """
 
 import operator
@@ -32,7 +32,7 @@ _CLOCKWISE = "RUFXYZS"
 
 
 def _bare(text: str) -> str:
-    """Return `text` in lower case, without whitespace or surrounding quotes."""
+    """Return `text` in lowercase, without whitespace or surrounding quotes."""
     return "".join(text.split()).strip(_QUOTES).casefold()
 
 
@@ -87,8 +87,8 @@ def _moves(answer: str) -> list[str]:
     moves = [move for move in re.split(r"[\s(),;]+", re.sub("[’‘′`´ʼ]", "'", forms.unbracketed(answer))) if move]
     if not 0 < len(moves) <= MAX_MOVES:
         raise forms.Unreadable
-    # Moves may be quoted one by one. `forms.candidates` removes quotes around the whole list, but only removes single
-    # quotes if no move ends in a prime.
+    # Moves may be quoted one by one. `forms.candidates` removes quotes around the whole list, but removes single quotes
+    # only if no move ends in a prime.
     return [move[1:-1] if move[0] == move[-1] and move[0] in "\"'" and len(move) > 2 else move for move in moves]
 
 

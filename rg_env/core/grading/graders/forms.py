@@ -38,7 +38,7 @@ _INVISIBLE = "\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
 _POWER = re.compile(r"(?<=[\w)\]}])\*\*(?=[\w({+-])")
 _QUOTES = [('"', '"'), ("'", "'"), ("“", "”"), ("‘", "’"), ("„", "“"), ("«", "»")]
 _OPENING = frozenset("`\\$*_[" + "".join(start for start, _ in _QUOTES))
-"""First characters of all wrappings that an answer can have."""
+"""First character of everything that can be wrapped around an answer (quotes, markup, a box, ...)."""
 _LABEL = re.compile(
     r"\*{0,2}(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+)?(?:(?:final|correct)\s+)?answer\*{0,2}(?:\s+is\b:?|\s*[:=])\*{0,2}",
     re.IGNORECASE,

@@ -3,7 +3,8 @@ contains the graders for games whose answer is a list of moves.
 
 Any grid that keeps the givens and obeys all rules is right, even if it is not the stored solution. Any other grid that
 keeps the givens gets partial credit. The credit is the share of empty cells that the grid fills correctly, minus the
-share that the best constant filling would get right, but at least 0. A grid that changes any of the givens scores 0.
+share that would be right if every empty cell held the best constant, but never less than 0. A grid that changes any of
+the givens scores 0.
 """
 
 import re

@@ -1,5 +1,4 @@
-"""The gold answer to an entry: the stored answer, or the right answer if the library stores a wrong answer or no
-answer.
+"""The gold answer for an entry: the stored answer, or the right answer if the library stores a wrong answer or none.
 
     gold_answer("rush_hour", entry)                     # solved here, because the library does not store an answer
     corrected("mahjong_puzzle", entry)["answer"]        # the last round's result under the question's rules
@@ -46,7 +45,7 @@ def aiw(entry: Entry, config: Config) -> str:
     at the center of the first circle, but not Matilda herself.
 
     The library counts Matilda as her own colleague in the first circle. The library also ignores the second circle,
-    although the question states that the members of each circle are all colleagues of each other.
+    even though the question states that the members of each circle are all colleagues of each other.
     """
     women = re.findall(r"\b(\d+) female colleagues", entry["question"])
     if len(women) != 2:
@@ -172,15 +171,15 @@ def time_intervals(entry: Entry, config: Config) -> str:
 _RIGHT: Mapping[str, Callable[[Entry, Config], str]] = {
     task: right for task, right in globals().items() if task in shipped_table()
 }
-"""Functions, named after their tasks, that return the right answer to an entry in the stored format."""
+"""Functions, named after their tasks, that return an entry's right answer in the stored format."""
 
 SOLVED = ("rush_hour", "boxnet")
 """Tasks whose gold answers are computed by a solver, which assumes that the entry is valid."""
 
 
 def gold_answer(task: str, entry: Mapping[str, Any], config: Config = NO_OPTIONS) -> str | None:
-    """Return the right answer to an entry of `task` that was generated with the options `config`, or None if the answer
-    is unknown.
+    """Return the right answer for an entry of `task` generated with the options in `config`, or None if the answer is
+    unknown.
 
     If the stored answer is wrong, the right answer under the question's rules replaces it (see `corrected`). Entries of
     graph_color and rubiks_cube do not have an `answer`, but their metadata contains an example of a right answer.
@@ -194,7 +193,7 @@ def gold_answer(task: str, entry: Mapping[str, Any], config: Config = NO_OPTIONS
     if task == "jugs" and "No solution" in answer:
         return None  # the library's solver handles only three jugs
     if task in ("simple_integration", "intermediate_integration") and "Integral(" in answer:
-        return None  # the library could not find the integral and stores the question instead
+        return None  # the library could not find the integral and stored the question instead
     return None if answer is None else str(answer)
 
 
@@ -213,4 +212,4 @@ STORED_ELSEWHERE: Mapping[str, Callable[[Entry], str | None]] = {
     "rubiks_cube": lambda entry: entry["metadata"]["example_correct_answer"] or None,  # only 3x3 cubes have an example
     "rush_hour": move_games.solve_rush_hour,
 }
-"""Functions that return the gold answer to an entry, for tasks whose entries do not have an `answer`."""
+"""Functions that return an entry's gold answer, for tasks whose entries do not have an `answer`."""

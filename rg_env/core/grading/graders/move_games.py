@@ -235,7 +235,7 @@ def rush_hour(answer: str, entry: Entry, config: Config) -> float:
     """Accept any number of legal moves that bring the red car to the exit. The last move may drive the red car off the
     board.
 
-    A move through a vehicle, a wall or the edge is illegal, although the library's own grader only shortens such a
+    A move through a vehicle, a wall or the edge is illegal, even though the library's own grader merely shortens such a
     move.
     """
     board = read_board(entry["metadata"]["board_config"])
@@ -247,7 +247,7 @@ def rush_hour(answer: str, entry: Entry, config: Config) -> float:
             return 0.0
         here = state[vehicle]
         place = here + steps
-        if vehicle == 0 and number == len(moves) and place - last in (1, 2):  # the red car has two cells
+        if vehicle == 0 and number == len(moves) and place - last in (1, 2):  # the red car occupies two cells
             place = last
         if place != here and place not in board.reach(board.taken(state), vehicle, here):
             return 0.0
@@ -276,7 +276,7 @@ def solve_rush_hour(entry: Mapping[str, Any]) -> str | None:
 def boxnet(answer: str, entry: Entry, config: Config) -> float:
     """Accept any plan that matches all boxes, not only the shortest plan. Partial credit is the share of matched boxes.
 
-    A plan with an impossible action is wrong, although the library's own grader only skips the action.
+    A plan with an impossible action is wrong, even though the library's own grader merely skips the action.
     """
     squares = {name: list(items) for name, items in entry["metadata"]["initial_state"].items()}
     n_boxes = _n_boxes(squares)
@@ -395,7 +395,7 @@ def quantum_lock(answer: str, entry: Entry, config: Config) -> float:
     """Accept any sequence of buttons that reaches the target in as few presses as possible. A longer sequence scores at
     most 0.5.
 
-    In the question, the light toggles "whenever you press a button". Taken literally, this wording includes a button
+    In the question, the light toggles "whenever you press a button." Taken literally, this wording includes a button
     for the other color, which leaves the number unchanged. The library's search never presses a button for the other
     color, and its grader ignores such a press. The library's shortest sequence is also right under the literal reading.
     If the literal reading allows a shorter sequence (see `is_shortest_lock`), the question has two possible answers and
@@ -414,7 +414,7 @@ def quantum_lock(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _pressed(state: tuple[int, str], button: Mapping[str, Any]) -> tuple[int, str]:
-    """Return the number and the color of the light after a press."""
+    """Return the number and the light's color after a button is pressed."""
     value, color = state
     if button["active_state"] in ("any", color):
         value = _OPERATIONS[button["type"]](value, button["value"])
