@@ -33,7 +33,7 @@ _METRICS = {
     "tokens_after": ("tokens after", "eval_after", "mean_completion_tokens"),
     "seconds": ("seconds",),
 }
-"""Table heading of each metric, followed by the metric's path in train_results.json."""
+"""Table heading for each metric, followed by the metric's path in train_results.json."""
 _NO_SHARES = ("reward_after", "tokens_after", "seconds")
 _MOST_VALUE = 40
 """Maximum length of a value in the table, in characters. comparison.json contains the full values."""
@@ -56,7 +56,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Run:
-    """Run for one point of the sweep. Only finished runs have metrics."""
+    """The run for one point in the sweep. Only finished runs have metrics."""
 
     number: int
     """Position in the sweep, counting from 1."""
@@ -70,7 +70,7 @@ class Run:
     figures: dict[str, Figure] = field(default_factory=dict)
     """Metrics by name. `seconds` covers all steps and evaluations, even those before an interruption."""
     questions: int = 0
-    """Number of questions on training tasks in the last evaluation, or on held-out tasks if it has only those."""
+    """Number of questions from training tasks in the last evaluation, or from held-out tasks if it has only those."""
     evaluated: tuple[str, str] = ("", "")
     """Question hashes and sampling settings of the last evaluation, each as JSON."""
 

@@ -94,7 +94,7 @@ class LaunchOptions:
 
 @dataclass(frozen=True)
 class Commands:
-    """The server and trainer commands of a run, with a one-line summary."""
+    """The server and trainer commands for a run, with a one-line summary."""
 
     server: Command
     trainer: Command
@@ -268,8 +268,8 @@ def parallel_sizes(tensor: int | None, data: int | None, gpus: int, model: str) 
 
 
 def guessed_sizes(model: str, gpus: int) -> list[str]:
-    """Return a warning that the parallel sizes are guesses. The list is empty unless there are several GPUs and the
-    model's configuration is not on this machine."""
+    """Return a list with a warning that the parallel sizes are guesses. The list is empty unless there are several GPUs
+    and the model's configuration is not on this machine."""
     if gpus < 2 or _heads(model):
         return []
     tensor, data = parallel_sizes(None, None, gpus, model)
@@ -420,8 +420,8 @@ def _log_folder(given: str | None, name: str) -> Path:
 
 
 def supervise(commands: Commands, options: LaunchOptions, folder: Path, healthy: Callable[[], bool]) -> int:
-    """Run the server and, once `healthy()` is true, the trainer. Logs are written to `folder`. Returns the exit code of
-    `launch`."""
+    """Run the server and, once `healthy()` is true, the trainer. Logs are written to `folder`. Returns the exit code
+    for `launch`."""
     supervisor = Supervisor(options.save_timeout)
     with supervisor.noting_signals(), supervisor.ending_programs():
         shown = "[vllm] {}".format if options.verbose else lambda line: None

@@ -34,7 +34,7 @@ PORT = "10000 + SLURM_JOB_ID % 10000 * 2"
 INHERITED = ("HF_HOME", "RG_ENV_CACHE")
 """Environment variables copied into the script. API keys are not copied, because programs read them from `.env`."""
 _SEEDS = r"[0-9]{1,9}(-[0-9]{1,9}(:0*[1-9][0-9]*)?)?"
-_NAME, _NAMES = r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}", "a name of letters, digits and any of . _ + -"
+_NAME, _NAMES = r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}", "a name made of letters, digits and any of . _ + -"
 _FORMS = {
     **dict.fromkeys(("account", "qos", "job_name", "gpu_type"), (_NAME, _NAMES)),
     "partition": (rf"{_NAME}(,{_NAME})*", _NAMES),
@@ -50,7 +50,7 @@ _FORMS = {
     ),
 }
 """For each option, a pattern that its values must match, and a description of valid values. The patterns ensure that no
-value can end an #SBATCH line or a quote."""
+value can break out of its #SBATCH line or its quotes."""
 _MODULE = r"[A-Za-z0-9_][A-Za-z0-9_.+/-]*"
 
 
@@ -290,8 +290,8 @@ def _server(job: SlurmJob, config: TrainConfig) -> str:
 
 
 def _check_printable(texts: Mapping[str, Sequence[str]]) -> None:
-    """Raise `InputError` if a text contains unprintable characters. Quoting would not be enough, because some texts are
-    written to comments, which end at a line break."""
+    """Raise `InputError` if a text contains unprintable characters. Quoting would not be enough, because some texts
+    appear in comments, which end at a line break."""
     for what, given in texts.items():
         for text in given:
             if not text.isprintable():

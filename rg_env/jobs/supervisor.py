@@ -22,7 +22,7 @@ from pathlib import Path
 from rg_env.core.processes import TICK_S, Command, ProcessGroup, ending_orphans, stop_signals
 
 GRACE_S = 15.0
-"""Seconds between SIGTERM and SIGKILL, after the time allowed for saving."""
+"""Seconds between SIGTERM and SIGKILL. The time allowed for saving comes before SIGTERM and is not included."""
 HURRY_S = 2.0
 """Seconds between SIGTERM and SIGKILL after a second signal."""
 TOGETHER_S = 1.0
@@ -57,7 +57,7 @@ class Supervisor:
 
     @contextlib.contextmanager
     def ending_programs(self) -> Iterator[None]:
-        """On exit, stop the programs started in this context and their children, in reverse order of starting."""
+        """On exit, stop the programs started in this context and their children, starting with the newest."""
         with ending_orphans(self._grace):
             try:
                 yield
@@ -84,7 +84,7 @@ class Supervisor:
         return True
 
     def let_save(self, program: ProcessGroup, what: str, *, interrupt: bool) -> None:
-        """Wait until the program has ended, the time allowed for saving is over, or another signal arrives.
+        """Wait until the program has ended, the time allowed for saving has run out, or another signal arrives.
 
         Args:
             what: start of the console message, which names the event and the program.

@@ -10,8 +10,8 @@ the values of all keys, in the given order but with seeds innermost. A sweep has
 
 config.yaml         resolved config shared by all points, from which the runs are started
 sweep.yaml          swept values and points
-NAME/               run of a point (see `RunFolder`)
-logs/NAME.log       output of the run
+NAME/               a point's run (see `RunFolder`)
+logs/NAME.log       the run's output
 logs/NAME.failed    reason for the failure, if the run failed
 comparison.*        comparison as data (.json), a table (.md) and a plot (.png); see `jobs.comparison`
 
@@ -182,7 +182,7 @@ def grid(axes: Axes) -> tuple[Point, ...]:
 
 
 def override(key: str, value: Any) -> str:
-    """Format the config override "key=value". Text is quoted only if YAML would read it as another type."""
+    """Format the config override "key=value". Text is quoted only if YAML would not read it back unchanged."""
     with contextlib.suppress(yaml.YAMLError, ValueError):
         if isinstance(value, str) and yaml12.load(value) == value:
             return f"{key}={value}"
@@ -300,7 +300,8 @@ def read_points(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def sweep_folder(sweep: Sweep, name: str, resume: bool) -> Path:
-    """Return the sweep's folder, checked but not yet created: `output.dir`, or a new folder for `name`.
+    """Return the sweep's folder, checked but not yet created: `output.dir`, or a new folder whose name starts with
+    `name`.
 
     Raises:
         OutputFolderError: the folder is not writable, has files (without `resume`), or has files that do not belong to

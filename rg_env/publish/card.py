@@ -35,8 +35,8 @@ def find_license(base: Base, api: HfApi | None = None) -> dict[str, str | None]:
     """Find the license stated in the base model's card. `api` is required for a model on the Hub.
 
     Returns:
-        The metadata keys of the license (`license`, `license_name`, `license_link`), and `stated_by`, a description of
-        the source. Empty if the license is unknown.
+        The license's metadata (`license`, `license_name`, `license_link`), and `stated_by`, which names the source.
+        Empty if the license is unknown.
     """
     if base.name == TINY:
         return {"license": "apache-2.0", "stated_by": "the rg_env package"}
@@ -63,7 +63,7 @@ def card(request: PushRequest, checkpoint: Checkpoint, license: Values, paths: S
     own = _own_data(config)
     before, after = (_evaluation(run, step, own) for step in (0, checkpoint.step))
     if before and after and before.environments != after.environments:
-        before = None  # this is a resumed run with different questions
+        before = None  # the run was resumed with different questions
     columns = {
         f"after {counted(each.step, 'step')}" if each.step else "before": each for each in (before, after) if each
     }
@@ -175,7 +175,7 @@ def _eval_results(evaluation: Results, own_data: str | None) -> Iterator[EvalRes
 
 
 def _tables(shown: Results) -> Iterator[tuple[str, list[list[str]]]]:
-    """Yield, for each table, the name of the evaluation part and the table's rows. The models of `shown` are the
+    """Yield, for each table, the name of the evaluation part and the table's rows. The models in `shown` are the
     columns."""
     heads = ["accuracy", "questions", *shown.models, *(["difference", "p"] if len(shown.models) > 1 else [])]
     for part in ("training", "held_out", "labelled"):

@@ -25,8 +25,8 @@ from rg_env.tiny import POLICY_DIR, TINY
 from rg_env.training.checkpointing.files import ADAPTER, WEIGHTS, read_shapes, saved_step, weight_files
 
 Kind = Literal["adapter", "deepspeed", "dtensor", "distcp", "plain"]
-"""Format of a checkpoint: LoRA adapters, DeepSpeed shards, DTensors per process (verl), torch.distributed.checkpoint
-(FSDP), or complete weights."""
+"""Format of a checkpoint: LoRA adapters, DeepSpeed shards, a file of DTensors per process (verl),
+torch.distributed.checkpoint (FSDP), or complete weights."""
 
 BIN = "pytorch_model.bin"
 TOKENIZER = (
@@ -144,7 +144,7 @@ class Checkpoint:
 
     @property
     def rounded_to(self) -> str | None:
-        """Dtypes that an export rounded the weights to, or None if the run evaluated exactly these weights."""
+        """Dtypes to which an export rounded the weights, or None if the run evaluated exactly these weights."""
         if not self.is_ready or (self.folder / "trainer_state.json").is_file():
             return None
         dtypes: set[str] = set()
@@ -186,7 +186,7 @@ def find_checkpoint(path: Path, *, best: bool = False, base: str | None = None) 
         base: base model (default: the base model recorded by the checkpoint or its run).
 
     Raises:
-        InputError: `path` does not contain a checkpoint.
+        InputError: `path` does not contain a complete checkpoint, or cannot be read.
     """
     if not os.path.isdir(path):  # unlike Path.is_dir, this also returns False for names that are too long
         raise InputError(f"{one_line(path)} is not an existing folder; a checkpoint is {_KINDS}")
@@ -281,7 +281,7 @@ def _has_weights(folder: Path, *names: str) -> bool:
 
 
 def _deepspeed(folder: Path) -> Path | None:
-    """Find the folder with DeepSpeed's shards: `folder` itself, or the subfolder named in the file `latest`."""
+    """Find the folder with DeepSpeed's shards: `folder` itself, or the subfolder named in its `latest` file."""
     if any(folder.glob("*_states.pt")):
         return folder
     found, latest = sorted({file.parent for file in folder.glob("*/*_states.pt")}), folder / "latest"
@@ -290,11 +290,9 @@ def _deepspeed(folder: Path) -> Path | None:
         found = [each for each in found if each.name == tag]
         if not found:
             raise InputError(
-                f"{folder} lacks the folder {tag[:40]!r}, which is named in DeepSpeed's file 'latest': copy that "
+                f"{folder} lacks the folder {tag[:40]!r}, which is named in DeepSpeed's 'latest' file: copy that "
                 "folder as well"
             )
     if len(found) > 1:
-        raise InputError(
-            f"{folder} has {len(found)} DeepSpeed folders, but no file 'latest': pass one of these folders"
-        )
+        raise InputError(f"{folder} has {len(found)} DeepSpeed folders but no 'latest' file: pass one of these folders")
     return found[0] if found else None

@@ -2,13 +2,13 @@
 
 README.md, rg_env.json         the model card, and the run's marker (see `push`)
 config.json, *.safetensors, …  model with its tokenizer, or adapters
-reward_curve.png               learning curve of the run
-run/                           files of the run; if the optimizer state is included, also rollouts.jsonl and the
+reward_curve.png               the run's learning curve
+run/                           files from the run; if the optimizer state is included, also rollouts.jsonl and the
                                checkpoint, from which training can resume
 checkpoint-N/                  another trainer's shards, unchanged, if the optimizer state is included
 
 Only the files listed by `RunFolder.files` and those that match the patterns in this module are uploaded, so logs,
-tracker folders and programs are excluded. Paths of local folders are removed from configs. A link to a file outside the
+tracker folders and programs are excluded. Paths to local folders are removed from configs. A link to a file outside the
 published folders is an error, and so is a text file that contains a key or token.
 """
 
@@ -40,7 +40,7 @@ _STATE = (
     "scheduler.pt", "rng_state*.pth", "**/latest", "**/*_states.pt", "**/.metadata", "**/*.distcp",
     "**/fsdp_config.json", "**/model_world_size_*.pt", "**/optim_world_size_*.pt", "**/extra_state_world_size_*.pt",
 )  # fmt: skip
-"""Files of the training state, from rg-env runs and other trainers."""
+"""Files that contain training state, from rg-env runs and other trainers."""
 _TEXTS = (".json", ".jsonl", ".yaml", ".jinja", ".txt", ".md")
 _FOLDERS = (("output", "dir"), ("training", "output_dir"), ("training", "logging_dir"))
 """Config keys that name local folders."""
@@ -88,7 +88,7 @@ def _matching(folder: Path, patterns: Sequence[str]) -> list[Path]:
 
 
 def _content(checkpoint: Checkpoint, file: Path) -> Path | bytes:
-    """Return `file` or, if the file may contain local paths, its contents without these paths. Files of a run are read
+    """Return `file` or, if the file may contain local paths, its contents without these paths. A run's files are read
     immediately because a run in progress appends to them."""
     run = checkpoint.run
     if file.name == "adapter_config.json":
@@ -103,7 +103,7 @@ def _content(checkpoint: Checkpoint, file: Path) -> Path | bytes:
         values = publishable(read_json(file))
     elif file.parent == run.path:
         return file.read_bytes()
-    else:  # the file is an evaluation
+    else:  # the file contains an evaluation
         values = read_json(file)
         for model in (model for task in values["tasks"].values() for model in task["models"].values()):
             model["source"] = _without_paths(model["source"])
@@ -128,7 +128,7 @@ def check_secrets(files: Files, token: str | None = None) -> None:
 
 
 def publishable(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `values` of a config or of results, without paths of local folders and without the `hub` section.
+    """Return the `values` of a config or of results, without paths to local folders and without the `hub` section.
 
     Other absolute paths are reduced to their last component. `hub` is removed so that others who train with the config
     do not publish to the author's repository.

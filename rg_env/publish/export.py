@@ -3,7 +3,7 @@
     folder = export(ExportRequest(Path("outputs/RUN/checkpoint-25"), dtype="bf16"))
 
 The weights are converted to the export's dtype and written to a temporary folder. This folder is renamed once the
-written model has been compared with the trained model. If a check fails, the temporary folder is deleted. An export
+written model has been verified against the trained model. If a check fails, the temporary folder is deleted. An export
 needs memory for two copies of the model: one in float32 and one in the export's dtype, or both in float32 if adapters
 are merged.
 
@@ -12,7 +12,7 @@ float32 from the checkpoint's weights. All tensors must be equal, apart from rou
 the two models may differ by at most the rounding error of the export's dtype.
 
 A run's `eval_results/eval_step_N.json` records, for each frozen question, whether the greedy answer after step N was
-correct. The first 20 problems of the training tasks are rebuilt from the run's files and checked against the recorded
+correct. The first 20 problems from the training tasks are rebuilt from the run's files and checked against the recorded
 hash. The exported model answers these problems, and the numbers of correct answers are compared. Code imported by a
 run's config is not executed, so the answers of a run with such imports are not compared.
 """
@@ -61,8 +61,8 @@ PROMPTS = (
 """Fixed prompts, each of which is truncated to `PROMPT_TOKENS`."""
 PROMPT_TOKENS = 8
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.1}
-"""The maximum difference between logits for each dtype, as the RMS of the differences relative to the RMS of the
-centered logits."""
+"""Maximum difference between logits for each dtype: the RMS of the differences relative to the RMS of the centered
+logits."""
 PROBLEMS = 20
 SLACK = 2
 """Maximum difference between the numbers of correct answers if weights were rounded, or if the engine or device
@@ -93,7 +93,7 @@ def export(request: ExportRequest, say: Say = print) -> Path:
 
     Raises:
         InputError: the checkpoint cannot be read or is incomplete, or the output folder exists or is not writable.
-        ExportError: a check failed, and nothing was written to the output folder.
+        ExportError: a check failed, so nothing was written to the output folder.
     """
     checkpoint = find_checkpoint(request.path, best=request.best, base=request.base)
     if request.merge_lora and checkpoint.kind != "adapter":
@@ -363,7 +363,7 @@ def check_answers(checkpoint: Checkpoint, load: Callable[[], Any], tokenizer: An
 
     Raises:
         ExportError: the number of correct answers differs from the recorded number by more than the tolerance.
-        InputError: a file of the run is damaged.
+        InputError: a file in the run's folder is damaged.
     """
     run, step, skipped = checkpoint.run, checkpoint.step, "not compared with the run's accuracy"
     if run is None or step not in run.evaluation_steps():
@@ -392,7 +392,7 @@ def check_answers(checkpoint: Checkpoint, load: Callable[[], Any], tokenizer: An
 
 
 def _environment(run: RunFolder, recorded: Environment) -> ReasoningGym | str:
-    """Rebuild the environment of the run's evaluation rows, or return the reason why it cannot be rebuilt."""
+    """Rebuild the environment with the run's evaluation rows, or return the reason why it cannot be rebuilt."""
     if run.config().get("imports"):
         return "the run's problems need custom code (imports), which is not executed here"
     settings, rows = run.arguments()["environment"], run.manifest().get("rows")

@@ -51,7 +51,7 @@ _REFUSALS = {
     409: "{repo} already exists, but the token has no access to it{because}: use a token with access, or another "
     "--repo-id",
 }
-"""Messages for refusals that the user can fix, by HTTP status."""
+"""Messages for refused requests that the user can do something about, by HTTP status."""
 _BY_HUB = ".gitattributes"
 """File created by the Hub in a new repository."""
 
@@ -106,7 +106,7 @@ def push(request: PushRequest, say: Say = print) -> str:
     Raises:
         InputError: there is nothing to publish, the token is missing or lacks permission, or the repository has other
             content.
-        ExportError: a check of the export failed.
+        ExportError: the export failed a check.
         HubError: the upload did not finish. The same command resumes the upload.
     """
     checkpoint = _found(request)
@@ -334,7 +334,7 @@ class _Repository:
         changed."""
         with self._errors():
             added = [CommitOperationAdd(path, content) for path, content in files.items()]
-            # Xet deduplicates against earlier uploads, but not identical files within one upload.
+            # Xet skips data from earlier uploads, but does not detect identical files within one upload.
             once = {each.upload_info.sha256: each for each in added}
             if len(once) < len(added):
                 self.api.preupload_lfs_files(self._name, once.values(), revision=self._branch, free_memory=False)
@@ -349,7 +349,7 @@ class _Repository:
         try:
             yield
         except Exception as error:
-            # Without Xet, if the Hub refuses a file during the upload, the refusal is the cause of a RuntimeError.
+            # Without Xet, a file that the Hub refuses causes a RuntimeError, with the refusal as its `__cause__`.
             refusal = error.__cause__ if isinstance(error, RuntimeError) else error
             if isinstance(refusal, HfHubHTTPError):
                 status, reason = refusal.response.status_code, one_line(self._clean(refusal.server_message or ""))

@@ -1,7 +1,7 @@
 """Read weights by name from a checkpoint in any supported format.
 
 `plain`      safetensors or pytorch_model.bin, one file or several with an index
-`deepspeed`  shards of ZeRO-1, 2 and 3, read with DeepSpeed's `zero_to_fp32`
+`deepspeed`  shards from ZeRO-1, ZeRO-2 or ZeRO-3, read with DeepSpeed's `zero_to_fp32`
 `distcp`     torch.distributed.checkpoint, as written by FSDP trainers, read with torch's loader
 `dtensor`    one file of DTensors per process (`model_world_size_N_rank_R.pt`), as written by verl
 `adapter`    LoRA adapters
@@ -36,7 +36,7 @@ Weights = dict[str, torch.Tensor]
 
 
 def read_weights(kind: Kind, folder: Path) -> tuple[str, Weights]:
-    """Read the weights of format `kind` in `folder`. Returns a description of the format, and the weights.
+    """Read the weights in `folder`, which have the format `kind`. Returns a description of the format, and the weights.
 
     Raises:
         InputError: a file is missing, damaged, from another checkpoint or in an unknown format.
@@ -159,7 +159,7 @@ def _dtensor(folder: Path) -> tuple[str, Weights]:
 
 
 def _joined(name: str, parts: list[Any]) -> torch.Tensor:
-    """Assemble a DTensor from the parts of all processes."""
+    """Assemble a DTensor from the parts held by all processes."""
     if not hasattr(parts[0], "_spec"):
         return parts[0]  # this is a plain tensor, which is identical in all processes
     spec = parts[0]._spec

@@ -42,7 +42,7 @@ def folder_with(**files: str) -> Callable[[Path], Any]:
         ),
         (folder_with(**{"__0_0.distcp": ""}), "is not a complete checkpoint; .* .distcp files with their .metadata"),
         (folder_with(**{"latest_checkpointed_iteration.txt": "5"}), "global_step_5 is not a complete checkpoint"),
-        (folder_with(latest="../.."), r"lacks the folder '\.\./\.\.', which is named in DeepSpeed's file 'latest'"),
+        (folder_with(latest="../.."), r"lacks the folder '\.\./\.\.', which is named in DeepSpeed's 'latest' file"),
         (folder_with(latest="x" * 5000), "lacks the folder 'xxx"),
     ],
 )

@@ -30,7 +30,7 @@ def diagnose(planned: PlannedRun) -> Iterator[Check]:
     """Run all checks and yield each result as soon as it is available.
 
     Raises:
-        InputError: a task or option of the run does not exist.
+        InputError: the run uses a task or option that does not exist.
     """
     if planned.config.data is None:
         Mixture.parse(planned.config.gym)

@@ -113,7 +113,7 @@ class Check:
     """Value that the check determined, for use by other checks."""
 
     def line(self) -> str:
-        """Format the check as one line, even if an error's text has several lines."""
+        """Format the check as one line, even if an error's text spans several lines."""
         text = f"{self.finding}; fix: {self.fix}" if self.fix else self.finding
         return f"{self.status:<8} {self.name:<13} {' '.join(text.split())}"
 
@@ -206,7 +206,7 @@ def ask_gpus() -> Gpus:
 
 
 def probe_torch() -> dict[str, Any]:
-    """Return the versions of torch and CUDA, and the free memory and any problem of each CUDA device."""
+    """Return the versions of torch and CUDA, and the free memory and any problem with each CUDA device."""
     import torch
 
     with warnings.catch_warnings(record=True) as caught:
@@ -365,7 +365,8 @@ def check_open_files(connections: int, limits: tuple[int, int]) -> Check:
 
 
 def check_shared_memory(size: int) -> Check:
-    """Check the size of /dev/shm, in bytes. NCCL and vLLM's workers communicate through this file system."""
+    """Check that /dev/shm, with `size` bytes, is large enough. NCCL and vLLM's workers communicate through this file
+    system."""
     if size >= _SERVER_NEEDS_SHM:
         return Check("ok", f"/dev/shm has {gigabytes(size)}")
     fix = "start the container with `--shm-size=8g` or `--ipc=host`"
