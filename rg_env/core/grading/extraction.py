@@ -62,8 +62,9 @@ def completion_text(completion: object) -> str:
     """Return the text of a completion: the string itself, a message's content, or the content of the last assistant
     message in a list.
 
-    Messages are mappings or objects with `role` and `content`. Content is text, None, or a list of strings and parts
-    with `text`. For None, or if no message is from the assistant, the text is "".
+    Messages are mappings or objects with `role` and `content`. Content is text, None, or a list in which each item is a
+    string or a part with `text`. A string in a list of messages counts as an assistant message. For None, or if no
+    message is from the assistant, the text is "".
     """
     if completion is None:
         return ""

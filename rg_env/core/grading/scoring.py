@@ -139,7 +139,7 @@ class Rollout:
     info: Mapping[str, Any]
     """The row's `info`, which contains the data for grading."""
     completion_tokens: int | None = None
-    """Number of completion tokens reported by the server, or None if the server did not report the number."""
+    """Number of completion tokens reported by the server, or None if the server did not report it."""
     truncated: bool | None = None
     """Whether the token limit ended the completion, or None if this is unknown."""
     token_ids: Sequence[int] = ()

@@ -58,7 +58,7 @@ def _dataset(task: str, config_json: str) -> Any:
 
 
 def _listed(right: Callable[[Mapping[str, Any]], list[str]], as_text: Callable[[Any], str], share: float) -> _Formula:
-    """Return a formula that scores 1.0 for any of the `right` texts, and `share` for a Python literal that `as_text`
+    """Return a formula that gives 1.0 for any of the `right` texts, and `share` for a Python literal that `as_text`
     converts to one of these texts."""
 
     def formula(answer: str, entry: Mapping[str, Any], config: Mapping[str, Any]) -> float:

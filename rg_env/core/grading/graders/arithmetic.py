@@ -349,7 +349,7 @@ def _surd(text: str) -> calculus.Ball:
     `\frac{\sqrt{5} - 1}{2}`.
 
     Any other form, including a root in a denominator, is rejected because an unevaluated formula with the question's
-    numbers is not an answer.
+    numbers does not count as an answer.
     """
     text = re.sub(r"\s|\\left|\\right|\\,", "", forms.plain_digits(text))
     text = re.sub(r"\\cdot|\\times|[×·⋅]", "*", text)

@@ -9,7 +9,7 @@ A conclusion follows from all premises together, and no part of it follows from 
 meaning matters: a formula is represented by its column in the truth table (`columns`), so equivalent formulas are
 treated alike. A *clause* is a disjunction of variables and negated variables, such as `¬P ∨ Q`. The *parts* of a
 formula are its prime implicates: the clauses that follow from the formula and do not contain a shorter clause that also
-follows. All parts together are equivalent to the formula (W. V. Quine, The problem of simplifying truth functions,
+follows. Together, the parts are equivalent to the formula (W. V. Quine, The problem of simplifying truth functions,
 1952).
 
 A formula is a *conclusion* if the premises together imply it, it is neither always true nor always false, and no part
