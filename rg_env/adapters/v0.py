@@ -23,7 +23,7 @@ import functools
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from importlib.util import find_spec
 from itertools import groupby
@@ -470,7 +470,9 @@ async def _scored_rollouts(rubric: Any, states: Sequence[Any]) -> list[tuple[Any
 async def _scored_groups(rubric: Any, states: Sequence[Any]) -> list[tuple[Any, Mapping[str, Any]]]:
     """Score rollouts with a rubric from Verifiers 0.1.8 or later, which scores a row's rollouts together."""
     groups = groupby(states, key=lambda state: (state["example_id"], repr(state["prompt"])))
-    await asyncio.gather(*(rubric.score_group(list(group)) for _, group in groups))
+    # Verifiers 0.1.8 and 0.1.9 require a semaphore.
+    semaphore = [nullcontext()] if "score_sem" in inspect.signature(rubric.score_group).parameters else []
+    await asyncio.gather(*(rubric.score_group(list(group), *semaphore) for _, group in groups))
     return [(state.get("reward"), state.get("metrics") or {}) for state in states]
 
 

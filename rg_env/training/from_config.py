@@ -137,7 +137,6 @@ def lora(config: TrainConfig) -> Any:
         task_type="CAUSAL_LM",
         r=config.lora.r,
         lora_alpha=config.lora.alpha,
-        lora_dropout=config.lora.dropout,
         target_modules="all-linear" if targets == ["all-linear"] else targets,
         use_rslora=config.lora.use_rslora,
     )

@@ -128,6 +128,7 @@ MISTAKES = [
     (["curriculum={tasks: {spell_backward: {}}}", "tasks.spell_backward.level=1"], "set by the curriculum"),
     (["curriculum={tasks: {spell_backward: {}}}", "splits.manifest=m.json"], "cannot be used with a curriculum"),
     ("hub.enabled=true", "is required if hub.enabled is true: set it to the repository to upload to, as USER/NAME"),
+    ("lora.dropout=0.05", "dropout is always off, so that log-probabilities in training and sampling match: remove it"),
     ("hub.repo_id=legs", "is not a repository name: use USER/NAME"),
     ("hub.repo_id=me/a--b", "is not a repository"),
     ([*UPLOADED, "hub.every=150"], "must be a multiple of output.save_every (100); try 200"),

@@ -52,6 +52,22 @@ def test_a_step_is_rewarded_by_its_rubric(make_trainer: Any) -> None:
     assert line["reward"] == pytest.approx(2 * line["rewards/short/mean"])
 
 
+def test_a_rubric_may_require_a_semaphore(make_trainer: Any) -> None:
+    """As in Verifiers 0.1.8 and 0.1.9."""
+
+    class Older(vf.Rubric):  # type: ignore[misc]
+        async def score_group(self, states: Any, score_sem: Any) -> None:
+            async with score_sem:
+                await super().score_group(states)
+
+    def short(completion: Any) -> float:
+        return 1.0 / (1 + len(completion[-1]["content"]))
+
+    trainer = make_trainer(env=vf.SingleTurnEnv(dataset=rows(16, 1), rubric=Older(funcs=[short])), max_steps=1)
+    trainer.train()
+    assert 0 < trainer.state.log_history[0]["rewards/short/mean"] < 1
+
+
 def test_a_reward_that_fails_ends_the_run(make_trainer: Any) -> None:
     """The error names the reward; Verifiers would score it as 0."""
 

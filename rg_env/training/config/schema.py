@@ -113,9 +113,6 @@ class LoraConfig(Section):
     """Rank of the adapters."""
     alpha: Positive = 32
     """Scaling parameter: the output of the adapters is multiplied by alpha / r."""
-    dropout: Share = 0.0
-    """Dropout probability to record in the adapters' configuration. It has no effect on training, which turns all
-    dropout off so that log-probabilities in training and sampling match."""
     target_modules: Annotated[list[Text], Field(min_length=1)] = ["all-linear"]  # noqa: RUF012
     """Names of the layers to which adapters are added. If the only entry is "all-linear", adapters are added to all
     linear layers except the LM head."""
