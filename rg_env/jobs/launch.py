@@ -4,9 +4,9 @@ commands = make_commands(LaunchOptions("train.py", model="Qwen/Qwen2.5-7B-Instru
 print(commands.server.shell())        # make_commands starts nothing and imports neither torch nor vLLM
 code = launch(LaunchOptions("configs/train/multi_tasks.yaml"))
 
-The trainer starts once the server is healthy, and neither outlives the other. On Ctrl-C, SIGTERM or SIGHUP, the trainer
-receives one SIGINT and saves a checkpoint. A second signal stops everything immediately. Unrelated processes are never
-signaled.
+The trainer starts once the server is healthy, and neither outlives the other. On Ctrl-C, SIGTERM or SIGHUP, each
+training process receives one SIGINT, and the trainer saves a checkpoint. A second signal stops everything immediately.
+Unrelated processes are never signaled.
 """
 
 import itertools

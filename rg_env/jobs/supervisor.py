@@ -98,7 +98,7 @@ class Supervisor:
                 self.say(f"the program did not exit within {self._save_timeout_s:g} s; stopping it")
                 return
             if interrupt:
-                program.interrupt()  # sent repeatedly because a launcher may have just started another worker
+                program.interrupt()  # again each time, in case a launcher has just started another worker
             self._tick()
 
     def say(self, line: str) -> None:

@@ -190,8 +190,8 @@ def override(key: str, value: Any) -> str:
 
 
 def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """Describe the differences between two configs (`Sweep.base`) or two `swept` sections. Returns an empty string if
-    there are no differences.
+    """Describe the differences between two configs (`Sweep.base`) or two `swept` sections of sweep.yaml. Returns an
+    empty string if there are no differences.
 
     The sections `output`, `logging` and `hub` and the server's address are ignored.
     """
@@ -266,7 +266,7 @@ def _remove(values: Any, path: Sequence[str]) -> None:
 
 
 def status_of(folder: Path, name: str) -> tuple[Status, str]:
-    """Return the status of the run `name` in the sweep in `folder`, and the reason for that status (empty if the run
+    """Return the status of the run called `name` in the sweep folder, and the reason for that status (empty if the run
     has finished or the reason is unknown)."""
     results = RunFolder(folder / name).results()
     if results and not results["interrupted"] and not results["error"]:

@@ -51,7 +51,7 @@ class Base:
     on_hub: bool = False
     """Whether `name` is a repository on the Hub."""
     folder: Path | None = None
-    """Folder of the model, or None if it is not a local model."""
+    """Folder that contains the model, or None if the model is not local."""
 
     @classmethod
     def named(cls, name: str | None) -> "Base":

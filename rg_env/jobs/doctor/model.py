@@ -117,7 +117,7 @@ def _adapter_width(model: Any) -> int:
 
 
 def is_cached(name: str) -> bool:
-    """Whether the Hub cache contains all weights of a model, rather than part of an interrupted download."""
+    """Whether the Hub cache contains all of a model's weights, rather than part of an interrupted download."""
     config = try_to_load_from_cache(name, "config.json")
     try:
         return isinstance(config, str) and bool(weight_files(Path(config).parent, WEIGHTS))
