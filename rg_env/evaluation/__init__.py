@@ -21,7 +21,7 @@ def evaluate(
         sections: other config keys and their values, such as `num_examples=50` or `sampling={"max_tokens": 512}`.
 
     Raises:
-        ConfigError: keys or values are invalid. All of them are reported at once. The other errors are those of
+        ConfigError: keys or values are invalid. All errors are reported at once. Other errors are the same as in
             `runner.run_evaluation`.
     """
     from rg_env.core.config.files import Document

@@ -82,7 +82,7 @@ class RequestsConfig(Section):
     timeouts, broken connections and malformed replies."""
     pause_s: parsing.Above0 = 0.5
     """Seconds to wait before the second attempt. The pause doubles after each further attempt. If the server requests a
-    pause, that pause is used instead. Pauses are limited to 60 seconds, and then varied randomly by up to 25%."""
+    pause, that pause is used instead. Each pause is capped at 60 seconds and then varied randomly by up to 25%."""
     give_up_after: Positive = 32
     """Number of consecutive failed calls after which a model's evaluation stops."""
 
@@ -136,7 +136,7 @@ SECRET = "contains a password or a query: put the key in an environment variable
 
 
 def split_address(text: str) -> dict[str, str]:
-    """Parse `MODEL`, or `MODEL@URL` for an endpoint, into an entry of `models`."""
+    """Parse `MODEL`, or `MODEL@URL` for an endpoint, into an entry for `models`."""
     model, at, url = text.rpartition("@http")
     return {"model": model, "url": f"http{url}"} if at else {"model": text}
 
@@ -347,8 +347,8 @@ class EvalConfig(Section):
         return value
 
     def gym(self, name: str) -> dict[str, Any]:
-        """Return the task `name` in the form that `Mixture.parse` accepts. If the tiny policy is evaluated, tasks
-        default to the problem sizes that it was designed for."""
+        """Return the task called `name` in the form that `Mixture.parse` accepts. If the tiny policy is evaluated,
+        tasks default to the problem sizes that it was designed for."""
         entry = self.tasks[name]
         options = entry.model_dump(exclude={"task", "num_examples", "sampling"})
         task = entry.task or name
@@ -494,7 +494,7 @@ def _without_unmeasured(config: EvalConfig) -> EvalConfig:
 
 
 def _known(file_alone: Document) -> tuple[set[str], set[str]]:
-    """Return the names of the models and the names of the tasks in a config file, including entries set to null."""
+    """Return the model names and the task names in a config file, including entries set to null."""
     models, tasks = ({path[1] for path in file_alone.nulls if path[:-1] == (key,)} for key in ("models", "tasks"))
     given = {key: value for key in ("models", "tasks", "data") if (value := file_alone.get((key,))) is not None}
     with contextlib.suppress(ConfigError):  # an invalid section is allowed here: the command line may replace it

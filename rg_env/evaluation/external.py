@@ -41,7 +41,7 @@ LOG, REQUESTS = f"{FOLDER}/lm_eval.log", f"{FOLDER}/requests.jsonl"
 _SHIPPED = Path("configs") / "lm_eval"
 _SCORING_S = 600.0
 """Base time limit for grading one model's answers to a benchmark, in seconds. The limit grows by the same amount for
-every 1,000 answers. A limit is needed because simplifying a mathematical answer might never finish."""
+every 1,000 answers. A limit is needed because lm-eval might never finish simplifying a mathematical answer."""
 
 
 _SIMILAR = {"gsm8k_cot_rg": "gsm8k_rg", "llama_math": "math_rg", "llama_math_algebra": "math_rg"}

@@ -4,15 +4,15 @@ The process exchanges JSON values with `external`, which calls the models. No ot
 
     {"log": file, "tasks": [names], "include": [folders], "folders": {name: lm-eval's folder}, "limit": N | null,
      "system_prompts": [text | null], "requests": file, "descriptions": {task: text that replaces the task's own}}
-    -> {"unused": [settings of tasks that are not sent to models]}
+    -> {"unused": [task settings that are not sent to models]}
        and in `requests`, one line per request: {"benchmark", "system_prompt", "key", "chat": messages, "sampling"}
     {"benchmark": name, "system_prompt": text | null, "answers": {key: text}, "output": file without suffix}
     -> {"scores": [{"task", "metric", "filter", "value", "stderr", "n", "num_fewshot", "version"}]}
     -> {"error": one line} if either call fails
 
-lm-eval's evaluation runs twice. The first run is stopped when it calls the model. In the second run, calls to the model
-return the given answers. This process does not have API keys and does not run code written by models (lm-eval rejects
-tasks that require running such code).
+lm-eval runs its evaluation twice. The first run is stopped when it calls the model. In the second run, calls to the
+model return the given answers. This process does not have API keys and does not run code written by models (lm-eval
+rejects tasks that require running such code).
 """
 
 import hashlib

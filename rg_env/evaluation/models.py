@@ -83,7 +83,7 @@ class Endpoint:
             headers={"Authorization": f"Bearer {self.key}"} if self.key else {},
             timeout=self.config.timeout_s,
             follow_redirects=True,
-            trust_env=not _is_here(self.url),  # local addresses are not reached through a proxy
+            trust_env=not _is_here(self.url),  # no proxy is used for local addresses
             verify=self.ssl,
         )
 
@@ -411,7 +411,7 @@ async def serving(name: str, gpu: str | None, folder: Path, config: EvalConfig) 
             raise ServerError(f"vLLM for {name} {what}: see {log}") from error
         yield f"http://{HOST}:{port}/v1", served
     finally:
-        # Do not call `end` in a thread, so that Ctrl-C cannot interrupt it.
+        # `end` is deliberately not called in a thread: Ctrl-C could interrupt the wait for a thread.
         group.end(lambda: _GRACE_S)
 
 

@@ -4,9 +4,9 @@
     starts(found)["maze"].level               # level to start with
 
 GRPO learns from groups with both right and wrong answers ("groups that teach"). A task that is always or never solved
-does not have such groups. If a constant answer is right just as often as the model's answers, the model may learn to
-give only that answer. The level to start with is the level with the most groups that teach. Only levels whose solve
-rate is between 10% and 80%, and above the accuracy of the best constant answer, are considered.
+has no such groups. If a constant answer is right at least as often as the model's answers, the model may learn to give
+only that answer. The level to start with is the one with the most groups that teach. Only levels whose solve rate is
+between 10% and 80%, and above the accuracy of the best constant answer, are considered.
 """
 
 import asyncio
@@ -28,8 +28,8 @@ from rg_env.inference.protocol import Sampling
 
 Verdict = Literal["too few", "too hard", "trainable", "too easy", "guessable"]
 LEAST_QUESTIONS = 16
-"""Minimum number of questions for a verdict. If none of ten questions is solved, the true solve rate may still be as
-high as 28%."""
+"""Minimum number of questions for a verdict. Fewer questions say too little: even if none of ten questions is solved,
+the true solve rate may be as high as 28%."""
 SOLVED = (0.1, 0.8)
 """Lower and upper bounds on the fraction of right answers at trainable levels."""
 LEAST_INFORMATIVE = 0.15
@@ -96,11 +96,11 @@ def labels(tasks: Iterable[str], levels: Sequence[int]) -> dict[str, dict[str, A
 
 
 def fitted(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
-    """Return the config without tasks whose prompts are too long for the model's context, and one line for each omitted
-    task.
+    """Return the config without the tasks whose prompts are too long for the model's context, together with one line
+    about each omitted task.
 
     The token limit defaults to 1024 or, for a local model, to half the context length if that is less. If the model is
-    an endpoint, the longest prompt of each task is sent once, to check whether the endpoint accepts that prompt.
+    an endpoint, each task's longest prompt is sent once, to check whether the endpoint accepts it.
 
     Raises:
         InputError: the model cannot be loaded, an endpoint does not answer, or no task fits.
@@ -119,7 +119,7 @@ def fitted(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
         limit = config.sampling.max_tokens
         longest = {name: max(len(encoder(prompt)) for prompt in each) for name, each in prompts.items()}
         reasons = {
-            name: f"a prompt of {tokens} tokens and {limit} new tokens exceed the context length of {context}"
+            name: f"a prompt of {tokens} tokens plus {limit} new tokens exceeds the context length of {context}"
             for name, tokens in longest.items()
             if tokens + limit > context
         }

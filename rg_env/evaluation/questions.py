@@ -6,8 +6,8 @@
 
 A `Work` object represents one model's work on a task's questions (`TaskWork`) or on an external benchmark
 (`external.Benchmark`), including the answers so far. `rg-env eval` appends each answer's record to the work's file as
-soon as it is scored. Results are computed only from these records, so an interrupted evaluation can resume with the
-missing answers. Record format:
+soon as it is scored. Results are computed only from these records, so an interrupted evaluation can resume with just
+the missing answers. Record format:
 
 {"model", "draw": "sampled" or "greedy", "part", "task": name or label, "level", "row": hash of the question, "problem":
  index of the question, "rollout": index of the answer, "question", "answer": gold answer, "completion", "reasoning",
@@ -106,7 +106,7 @@ class Questions:
         )
 
     def prompt(self, number: int, system_prompt: str | None = None) -> Any:
-        """Return the prompt of a row. If given, `system_prompt` replaces the environment's system prompt."""
+        """Return a row's prompt. If given, `system_prompt` replaces the environment's system prompt."""
         row = self.rows[number]
         if system_prompt is None:
             return row["prompt"]
@@ -302,7 +302,7 @@ class Work(ABC):
 
     @abstractmethod
     def records(self, replies: Mapping[Any, Reply], rollouts: Mapping[Any, Rollout]) -> Iterator[Record]:
-        """Yield the replies' records, without the keys added by `take`."""
+        """Yield a record for each reply, without the keys added by `take`."""
 
     def put(self, record: Record) -> bool:
         """Add a record, replacing any earlier record for the same answer. Return False if the record is not part of
@@ -377,7 +377,7 @@ class TaskWork(Work):
         }
 
     def records(self, replies: Mapping[Any, Reply], rollouts: Mapping[Any, Rollout]) -> Iterator[Record]:
-        """Score the rollouts, and yield the replies' records.
+        """Score the rollouts, and yield a record for each reply.
 
         Raises:
             RewardError: a reward raised an error or did not return a finite number.

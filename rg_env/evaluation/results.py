@@ -134,8 +134,8 @@ class Scores(Accuracy):
     truncated: Share | None
     """Fraction of answers cut off by `max_tokens`."""
     errors: dict[str, float]
-    """Standard errors of the means, keyed by the same names as `figures` (without the fractions by status). With a
-    single question, all standard errors are 0."""
+    """Standard errors of the means, with the same keys as `figures` (except `status/...`). With a single question, all
+    standard errors are 0."""
     status: dict[str, float]
     """Fraction of answers by status (`core.grading.scoring.Status`, or "failed"). The mapping is empty if the
     environment does not have status metrics."""
@@ -194,7 +194,7 @@ class PublishedFigure(Record):
     source: str
     row: str
     tasks: list[str]
-    """Tasks to average the accuracy over."""
+    """Tasks that the accuracies are averaged over."""
     model: str
     published: Share
     published_n: int | None
@@ -291,16 +291,16 @@ class ModelSummary(Accuracy):
     usage: Usage
     failed: int
     parts: dict[Part, Scores] = Field(default_factory=dict)
-    """Scores over all questions from the training tasks, and scores over all questions from the held-out tasks. This
-    field is set only for training runs."""
+    """Scores over all questions from the training tasks and over all questions from the held-out tasks. This field is
+    set only for training runs."""
 
 
 class Results(Record):
-    """Results of an evaluation, with all models on all tasks."""
+    """Results of an evaluation: all models on all tasks."""
 
     format: Literal["rg_env.evaluation/2"] = "rg_env.evaluation/2"
     created: str
-    """Time of creation, in ISO 8601 format and UTC."""
+    """Creation time in UTC, in ISO 8601 format."""
     versions: dict[str, str]
     step: int | None = None
     """Number of optimizer steps before this evaluation. This field is set only for training runs."""
@@ -336,7 +336,7 @@ class Results(Record):
 
     @property
     def title(self) -> str:
-        """Title with the models and tasks. For a training run, the title names only the tasks that the run trains
+        """Title that names the models and tasks. For a training run, the title names only the tasks that the run trains
         on."""
         if self.step is None:
             models = list(self.models) or list(dict.fromkeys(each.model for each in self.external))
@@ -357,8 +357,8 @@ class Results(Record):
         return next(iter(self.models.values())).parts.get(part)
 
     def accuracies(self) -> dict[str, tuple[Scores, float, Interval]]:
-        """Return a training run's measured accuracies as tuples of the scores, the accuracy and the accuracy's
-        interval. The keys are "sampled" and "greedy" for the training tasks, and "held-out tasks"."""
+        """Return a training run's measured accuracies, each as a tuple of the scores, the accuracy and its interval.
+        The keys are "sampled" and "greedy" (both for the training tasks) and "held-out tasks"."""
         overall, held_out = self.overall(), self.overall("held_out")
         found = {"sampled": (overall, "accuracy"), "greedy": (overall, "greedy_accuracy")}
         found |= {"held-out tasks": (held_out, "accuracy")}
@@ -434,7 +434,7 @@ def read_results(file: str | Path) -> Results:
         raise InputError(f"{file} cannot be read: {error.strerror}") from error
     except ValidationError as error:
         if content and b'"format"' not in content:
-            remedy = f"; pass the folder of the run, {Path(file).parent}" if Path(file).suffix == ".jsonl" else ""
+            remedy = f"; pass the run's folder, {Path(file).parent}" if Path(file).suffix == ".jsonl" else ""
             raise InputError(f"{file} is not a results file from rg-env eval (results_*.json){remedy}") from error
         first = next(problems_in(Results, error))
         raise damaged(
@@ -466,11 +466,11 @@ def read_evaluations(run: RunFolder, until: float = math.inf) -> list[Results]:
 # Results from several files, which must be comparable
 
 _SAME = ("spec", "questions", "sampling", "grading", "system_prompt", "floor")
-"""Fields of a task that must be equal in all files."""
+"""Task fields that must be equal in all files."""
 
 
 def merged(files: Mapping[str, Results]) -> Results:
-    """Merge the models and tasks of the files.
+    """Merge the models and tasks from the files.
 
     Raises:
         InputError: a file has no answers, models were evaluated on different tasks or in different ways, or two files

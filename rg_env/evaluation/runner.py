@@ -110,8 +110,9 @@ def prepared(config: EvalConfig, *, resume: bool = False) -> tuple[EvalConfig, l
     Heavy packages are not imported.
 
     Raises:
-        InputError: a model's folder or an API key is missing, a run's file or `data` is damaged, a task's options are
-            invalid, an external benchmark's name is unknown, or the output folder contains a different evaluation.
+        InputError: a model's folder or an API key is missing, a file in a run's folder or in `data` is damaged, a
+            task's options are invalid, an external benchmark's name is unknown, or the output folder contains a
+            different evaluation.
         MissingExtraError: external benchmarks need lm-eval, which is not installed.
         OutputFolderError: the folder already contains files, or is not writable.
     """

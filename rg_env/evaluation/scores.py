@@ -46,7 +46,7 @@ class Source:
 
     @classmethod
     def of(cls, config: EvalConfig, name: str) -> "Source":
-        """Return the source of the config's model `name`."""
+        """Return the source of the model called `name` in the config."""
         model = config.models[name]
         if model.url:
             return cls(f"{model.model}@{model.url}", "endpoint", "endpoint", model.price)

@@ -6,8 +6,8 @@
 
 A model belongs to a run if it is the run's folder, a checkpoint in that folder, an export next to the checkpoints, or a
 model that `rg-env push` published with the run's files. All models are evaluated with the same settings so that they
-can be compared. The notes list the settings that match the run and, for each model, any settings with which it was
-trained differently.
+can be compared. The notes list the settings that match the run and, for each model, any settings that were different in
+its training.
 """
 
 import json
@@ -43,8 +43,8 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
     If a run did not record its training questions, a note names the model.
 
     Raises:
-        InputError: a model's folder is missing, a run's file is damaged, neither the config nor a run has evaluation
-            tasks, or the user's data that the run was trained on is not on this machine.
+        InputError: a model's folder is missing, a file in a run's folder is damaged, neither the config nor a run has
+            evaluation tasks, or the user's data that a model was trained on is not on this machine.
     """
     models = {name: model.model_copy(update={"model": _checkpoint(model)}) for name, model in config.models.items()}
     config, notes = config.model_copy(update={"models": models}), list[str]()
@@ -107,8 +107,8 @@ def _checkpoint(model: EvalModel) -> str:
 
 
 def _settings(run: RunFolder) -> dict[str, Any]:
-    """Read values for an `EvalConfig` from a run. In the result, `options` maps each task to its options, as in
-    `tasks`."""
+    """Read values for an `EvalConfig` from a run. In the result, `options` maps each task to its options, in the same
+    format as in `tasks`."""
     if not run.config_file.is_file() or not (environment := run.arguments().get("environment")):
         return {}
     arguments, config = run.arguments(), run.config()
@@ -152,8 +152,8 @@ def _unknown(rewards: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _tasks(rows: Mapping[str, Any]) -> list[tuple[str, dict[str, Any], int]]:
-    """For each task in an environment's manifest, return its name or label, its entry for a config's `tasks`, and its
-    number of evaluation questions."""
+    """Return each task in an environment's manifest as a name or label, an entry for a config's `tasks` section, and
+    the number of evaluation questions."""
     read_manifest(rows)
     mixture = Mixture.parse(rows["tasks"])
     counts = mixture.counts(rows["splits"]["eval"]["size"])

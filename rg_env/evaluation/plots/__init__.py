@@ -1,6 +1,6 @@
 """Plots of evaluations and training runs as PNG, SVG or PDF files, drawn with matplotlib.
 
-`results` draws the accuracies of models, and `curves` draws learning curves. `files` draws the contents of given files
-(`rg-env plot`), and `style` contains settings and helpers for all plots. HTML reports do not use these plots. Report
+`results` draws models' accuracies, and `curves` draws learning curves. `files` draws the contents of the files passed
+to `rg-env plot`, and `style` contains settings and helpers for all plots. HTML reports do not use these plots. Report
 pages draw their own charts in the browser (`evaluation/report/page/charts.js`).
 """

@@ -43,12 +43,12 @@ class Curve:
     questions: int | None = None
     """Number of frozen questions, or None if the number is unknown."""
     asked: object = None
-    """Value that identifies the problems, prompts, sampling and grading of the run's evaluations, or None if these are
-    unknown."""
+    """Value that identifies the problems, prompts, sampling and grading used in the run's evaluations, or None if these
+    are unknown."""
 
 
 def read_curve(file: Path, name: str) -> Curve:
-    """Read a run's curve from its `metrics.jsonl`, with intervals from the folder `eval_results` next to it.
+    """Read a run's curve from its `metrics.jsonl`, with intervals from the `eval_results` folder next to it.
 
     Raises:
         InputError: a file is unreadable, damaged or empty, or is not a `metrics.jsonl`.
@@ -99,7 +99,7 @@ def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None)
 
     If there are at most 7 runs, each run is drawn in its own color, with a band for the 95% interval of the accuracy.
     If there are more than 7 runs, all runs are drawn as thin gray lines, along with their mean at each step that all
-    runs share. The runs with the highest and lowest final accuracies are then highlighted.
+    runs share, and the runs with the highest and lowest final accuracies are highlighted.
 
     Args:
         curves: curves with distinct names.
@@ -252,7 +252,7 @@ def _draw_run(axes: Axes, steps: list[dict[str, Any]], evaluations: Sequence[Res
 
 
 def _draw_tasks(axes: Axes, evaluations: Sequence[Results], names: Sequence[str]) -> None:
-    """Draw one row per task, with the task's accuracy in each evaluation."""
+    """Draw one row per task, with the task's accuracy in each of `evaluations`."""
     tasks = evaluations[-1].tasks
     series = {f"step {each.step}": [each.tasks[name].scores for name in names] for each in evaluations}
     handles = style.draw_series(axes, series)

@@ -61,7 +61,7 @@ def _in_words(found: Accuracy, note: str, failed: int) -> str:
 
 
 def _bars(task: TaskResults) -> Figure:
-    """Draw one bar per model, with the best model on top, and the best constant answer as a dashed line."""
+    """Draw one bar per model, with the best model at the top, and a dashed line for the best constant answer."""
     scores = {name: model.scores for name, model in task.models.items()}
     scores = dict(sorted(scores.items(), key=lambda item: -item[1].measured[0] if item[1].n else 1.0))
     figure, ((axes,),) = style.panels(4.5, 0.3 * len(scores) + 0.1)
@@ -101,13 +101,13 @@ def _names(models: Models, tasks: Tasks) -> list[str]:
 
 
 def _overall(tasks: Tasks) -> str:
-    """Return the name of the models' macro average. For a training run, the average excludes held-out tasks and labeled
-    tasks."""
+    """Return the label for the models' macro average. For a training run, the average excludes held-out tasks and
+    labeled tasks."""
     return "macro average" if all(task.in_overall for task in tasks) else "training tasks"
 
 
 def _dots(models: Models, tasks: Tasks) -> Figure:
-    """Draw one row per task, with the macro average on top."""
+    """Draw one row per task, with the macro average at the top."""
     labels = [_overall(tasks), *style.short_names([task.task for task in tasks]).values()]
     figure, ((axes,),) = style.panels(5.5, len(labels) * max(0.26, 0.115 * len(models) + 0.1))
     for row in range(0, len(labels), 2):
@@ -130,8 +130,8 @@ def _dots(models: Models, tasks: Tasks) -> Figure:
 
 
 def _table(models: Models, tasks: Tasks) -> Figure:
-    """Draw a table of accuracies with one row per task and one column per model. The macro averages are on top, and the
-    last column contains the accuracies of the best constant answers. A dash marks a missing accuracy."""
+    """Draw a table of accuracies with one row per task and one column per model. The macro averages are in the top row,
+    and the last column contains the accuracies of the best constant answers. A dash marks a missing accuracy."""
     rows, columns = [_overall(tasks), *style.short_names([task.task for task in tasks]).values()], _names(models, tasks)
     shares = [[summary.accuracy for summary in models.values()]]
     shares += [[each.accuracy if (each := _scores(task, name)) else None for name in models] for task in tasks]

@@ -41,8 +41,8 @@ styled = matplotlib.rc_context(
 
 
 def panels(width: float, height: float, rows: int = 1, columns: int = 1, **grid: Any) -> tuple[Figure, Any]:
-    """Return a figure and its array (rows, columns) of panels, which together fill `width` x `height` inches. Labels,
-    legends and titles are placed outside this area, but `save` includes them in the image."""
+    """Return a figure and its array of panels (indexed by row and column), which together fill `width` x `height`
+    inches. Labels, legends and titles are placed outside this area, but `save` includes them in the image."""
     figure = Figure(figsize=(width, height))
     grid = {"left": 0, "right": 1, "bottom": 0, "top": 1, **grid}
     return figure, figure.subplots(rows, columns, squeeze=False, gridspec_kw=grid)
@@ -90,8 +90,8 @@ def draw_intervals(axes: Axes, rows: Iterable[tuple[float, Accuracy]], **look: A
 
 
 def draw_series(axes: Axes, series: Mapping[str, Sequence[Accuracy | None]]) -> list[Line2D]:
-    """Draw several series of accuracies, each in its own color. Row i shows the i-th accuracy of every series, one
-    above the other. Return the handles for a legend."""
+    """Draw several series of accuracies, each in its own color. Row i shows the i-th accuracy in each series, one above
+    another. Return the handles for a legend."""
     handles = []
     for number, found in enumerate(series.values()):
         shift = (number - (len(series) - 1) / 2) * 0.8 / len(series)

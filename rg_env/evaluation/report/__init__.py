@@ -57,7 +57,7 @@ def write_report(source: Path, output: Path | None = None, limit: int = ROLLOUTS
     page = _page(source, limit)
     output = output or (source if source.is_dir() else source.parent) / "report.html"
     if output.suffix.lower() not in (".html", ".htm"):
-        raise InputError(f"{output} must end in .html, so that no file of the run is overwritten")
+        raise InputError(f"{output} must end in .html, so that no results are overwritten")
     try:
         with written_aside(output) as aside:
             aside.write_text(render(page), encoding="utf-8", errors="replace", newline="\n")

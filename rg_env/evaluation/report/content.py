@@ -1,6 +1,6 @@
 """Content of a report on a training run or an evaluation, as plain records.
 
-    page = run_page(Path("outputs/RUN"), 10_000)          # from the files of a run (see `RunFolder`)
+    page = run_page(Path("outputs/RUN"), 10_000)          # from a run's files (see `RunFolder`)
     page = results_page(Path("outputs/eval"), 10_000)     # from results files and `rollouts.jsonl`
 
 Rollouts are shown as they were recorded (see `evaluation.questions`).
@@ -90,7 +90,7 @@ class Page:
     metrics: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
     """Steps and values of each metric logged by a run."""
     thinned: str = ""
-    """Note about omitted values of metrics."""
+    """Note about omitted metric values."""
     tasks: list[Task] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     texts: list[tuple[str, str]] = field(default_factory=list)
@@ -172,7 +172,7 @@ def _with_shared_texts(records: Sequence[Record], variants: Iterable[str], found
     shown = []
     for each in records:
         record = {name: value for name, value in each.items() if value is not None}
-        if not isinstance(record.get("answer", ""), str):  # gold answers of custom rows may be numbers or lists
+        if not isinstance(record.get("answer", ""), str):  # gold answers in custom rows may be numbers or lists
             record["answer"] = json.dumps(record["answer"], ensure_ascii=False)
         for name, places in (("question", texts), ("system", texts), ("variant", known)):
             if name in record:
