@@ -32,8 +32,8 @@ from rg_env.core.text import shortened
 from rg_env.errors import InputError, UnknownNameError, unknown_name
 
 Row = Mapping[str, Any]
-"""A row: `prompt` (chat messages, or a text to continue), `answer` (the gold answer, which may be empty), `info`, and
-any other columns from the user."""
+"""A row: `prompt` (chat messages, or text to continue), `answer` (the gold answer, which may be empty), `info`, and any
+other columns from the user."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Environment:
 
     Args:
         train_rows, eval_rows: rows with `question` (text, prompted with `system_prompt`) or `prompt` (chat messages, or
-            a text to continue), and optionally `answer` (gold answer) and `info` (a mapping).
+            text to continue), and optionally `answer` (gold answer) and `info` (a mapping).
         rewards: anything that `core.rewards.resolve_rewards` accepts. The default is correctness with weight 1 and
             format with weight 0.1. An answer is correct if it equals the row's `answer` as a number or as text.
         system_prompt, prompt_placement, preamble, few_shot: how a `question` becomes a prompt (see `ReasoningGym`).
@@ -226,8 +226,7 @@ class ReasoningGym(Environment):
         few_shot: messages before the question.
         grading: `"hardened"` for right or wrong, `"partial"` for partial credit for real progress, or `"upstream"` for
             the library's own formulas (`core.grading.scoring`).
-        manifest: a run's `manifest.json`, or its contents. Raises `InputError` if the rows differ from the rows of that
-            run.
+        manifest: a run's `manifest.json`, or its contents. Raises `InputError` if the rows differ from that run's rows.
         split_by: whether a row's `"problem"` or its `"question"` decides its split (`core.data.splits`).
 
     Raises:

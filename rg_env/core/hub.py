@@ -111,7 +111,7 @@ def repo_problem(repo_id: str) -> str | None:
 
 
 def revision_problem(revision: str) -> str | None:
-    """Return the reason why `revision` is not a valid name of a writable branch, or None if it is valid."""
+    """Return the reason why `revision` is not a valid name for a writable branch, or None if it is valid."""
     if not _BRANCH.fullmatch(revision) or ".." in revision or revision.endswith((".", ".lock")):
         return "is not a branch name: use letters, digits, '-', '_', '.' and '/'"
     if re.fullmatch(r"[0-9a-f]{40}", revision) or revision.startswith("refs/"):

@@ -96,7 +96,7 @@ def resume_words(folder: Path) -> str:
 
 
 def environment_without(*names: str, gpus: bool = True) -> dict[str, str]:
-    """Return this process's environment without the variables `names` (secrets) and without the launcher's variables.
+    """Return this process's environment without the variables in `names` (secrets) and the launcher's variables.
 
     `gpus=False` also hides all GPUs.
     """
@@ -312,7 +312,7 @@ def descendants(process: "psutil.Process | None" = None, *, recursive: bool = Tr
 
 
 def end_all(find: "Callable[[], Iterable[psutil.Process]]", grace_s: Callable[[], float]) -> None:
-    """Send SIGTERM to the processes from `find`. After `grace_s()` seconds, send SIGKILL to the remaining processes.
+    """Send SIGTERM to the processes that `find` returns. After `grace_s()` seconds, send SIGKILL to those that remain.
 
     `find` and `grace_s` are called repeatedly because new processes may appear and the grace period may shrink.
     """
@@ -385,9 +385,9 @@ class JsonProcess:
 
     This process, which may have threads and use a GPU, is not forked, and its script does not need the guard `if
     __name__ == "__main__"`. Pickle is never used, so a child's message may be wrong but cannot run code in this
-    process. `main` uses `core.child_main.ParentPipe`. The module search path is that of this process, but files in the
-    working directory cannot shadow other modules. Only one thread at a time may use a `JsonProcess`, except that any
-    thread may call `signal_kill`.
+    process. `main` uses `core.child_main.ParentPipe`. The module search path is the same as in this process, but files
+    in the working directory cannot shadow other modules. Only one thread at a time may use a `JsonProcess`, except that
+    any thread may call `signal_kill`.
 
     Args:
         environment: environment variables, such as `bare_environment()`.

@@ -135,7 +135,7 @@ def _register(name: str, function: _F) -> _F:
 
 
 def get_reward(name: str) -> RewardFunction:
-    """Return the registered reward function `name`. If `name` is not registered, raises an `UnknownNameError` that
+    """Return the reward function registered as `name`. For an unknown name, raises an `UnknownNameError` that
     suggests similar names."""
     if name not in _REGISTRY:
         raise unknown_name("reward", name, _REGISTRY)
@@ -302,7 +302,7 @@ def _origin(function: Any) -> str:
 @dataclass(frozen=True)
 class Metric:
     """A metric that is 1 for rollouts with `status` and 0 for other rollouts. With `task`, the metric applies only to
-    rollouts of that task."""
+    rollouts from that task."""
 
     name: str
     """`accuracy`, `accuracy/<task>` or `status/<status>`."""
@@ -314,13 +314,13 @@ class Metric:
         return None if self.task not in (None, rollout.task) else float(rollout.score.status == self.status)
 
     def value(self, rollout: Rollout) -> float:
-        """Return the metric's value for frameworks that average every metric over all rollouts, including those of
+        """Return the metric's value for frameworks that average every metric over all rollouts, including those from
         other tasks.
 
-        Rollouts of other tasks cannot have NaN as their value, because 0 * NaN is NaN and the weighted sums would also
-        be NaN. The value is therefore 0 for rollouts of other tasks, and 1 divided by the task's share of rows for a
-        correct rollout of the task. With these values, the mean over an entire dataset is exact. Over a batch, the mean
-        is unbiased and may exceed 1.
+        Rollouts from other tasks cannot have NaN as their value, because 0 * NaN is NaN and the weighted sums would
+        also be NaN. The value is therefore 0 for rollouts from other tasks, and 1 divided by the task's share of rows
+        for a correct rollout from the task. With these values, the mean over an entire dataset is exact. Over a batch,
+        the mean is unbiased and may exceed 1.
         """
         if not self.of(rollout):
             return 0.0
@@ -336,7 +336,7 @@ class Scored(NamedTuple):
     """Unweighted rewards by name."""
     metrics: dict[str, float]
     """`accuracy`, `accuracy/<task>` and `status/<status>`, each 0 or 1. Metrics that do not apply to the rollout are
-    missing."""
+    omitted."""
 
 
 @dataclass(frozen=True)
@@ -394,7 +394,7 @@ class Rubric:
         """Score rollouts and return the results in the same order.
 
         Raises:
-            RewardError: a reward raised an exception or did not return a finite number. The error message names the
+            RewardError: a reward raises an exception or does not return a finite number. The error message names the
                 reward and the rollout.
             InputError: a rollout's `info` is invalid.
         """
@@ -529,8 +529,8 @@ def cosine(
     `exceeded` is None.
 
     Source: Yeo et al., 2025, arXiv:2502.03373, where the five values are r_0^c, r_L^c, r_0^w, r_L^w and r_e. The paper
-    uses 2, 1, -10, 0 and -10. In rg_env, only `exceeded` has the paper's value (-10) as the default. The other defaults
-    are within [-1, 1], like the values of other rewards.
+    uses 2, 1, -10, 0 and -10. In rg_env, only `exceeded` defaults to the paper's value. The other defaults are within
+    [-1, 1], like the values of other rewards.
     """
     used = _used(rollout, max_tokens)
     if used == 1.0 and exceeded is not None:

@@ -1,14 +1,14 @@
-"""A training run's folder. Only this module reads and writes the files of a run.
+"""A training run's folder. Only this module reads and writes the files in it.
 
     run = RunFolder(Path("outputs/RUN"))
     run.config()["model"], run.metrics()[-1], run.last_checkpoint()
 
 config.yaml           the resolved settings; config_from_step_N.yaml if the run resumed after step N with new settings
 arguments.yaml        for runs from a config: the resolved training arguments, prompt and rewards
-manifest.json         versions, machine, and the rows of training and evaluation
+manifest.json         versions, machine, and the training and evaluation rows
 metrics.jsonl         one line per step, and one per evaluation
-rollouts.jsonl        a sample of the training rollouts of each step
-eval_results/         eval_step_N.json: scores and rollouts of each evaluation, step 0 first
+rollouts.jsonl        a sample of the training rollouts from each step
+eval_results/         eval_step_N.json: scores and rollouts from each evaluation, step 0 first
 tensorboard/, wandb/  files from these trackers, if enabled
 checkpoint-N/         weights, tokenizer, optimizer state
 train_results.json    results before and after training
@@ -18,7 +18,7 @@ Files other than .jsonl are first written under a temporary name and then rename
 missing optional file is read as None or as empty. Reading a damaged file raises an `InputError` that names the file. If
 a run was killed, the last line of a .jsonl file may be incomplete; readers ignore an incomplete last line.
 
-Commands that write other folders (evaluations, sweeps, reports) share `free_folder`, `locked` and `write_aside`.
+Commands that write to other folders (evaluations, sweeps, reports) also use `free_folder`, `locked` and `write_aside`.
 """
 
 import contextlib
@@ -141,12 +141,12 @@ class RunFolder:
         return _steps_in(self.rollouts_file)
 
     def evaluation_steps(self) -> list[int]:
-        """Return the steps with an evaluation, in order."""
+        """Return the steps that have an evaluation, in order."""
         stems = [file.stem.removeprefix("eval_step_") for file in self.evaluations.glob("eval_step_*.json")]
         return sorted(int(stem) for stem in stems if stem.isdecimal())
 
     def checkpoints(self) -> list[Path]:
-        """Return the folders checkpoint-N, newest first."""
+        """Return the checkpoint-N folders, newest first."""
         found = self.path.iterdir() if self.path.is_dir() else ()
         numbered = [(step, each) for each in found if (step := checkpoint_step(each)) is not None and each.is_dir()]
         return [each for _, each in sorted(numbered, reverse=True)]
@@ -155,7 +155,7 @@ class RunFolder:
         return next(iter(self.checkpoints()), None)
 
     def files(self) -> list[Path]:
-        """Return all existing files of the run, except checkpoints and the trackers' folders."""
+        """Return all files that the run has written, except checkpoints and the trackers' folders."""
         settings = [self.config_file, self.arguments_file, *sorted(self.path.glob("*_from_step_*.yaml"))]
         others = [self.manifest_file, self.metrics_file, self.rollouts_file, self.results_file, self.curve_file]
         evaluations = map(self.evaluation_file, self.evaluation_steps())
@@ -219,7 +219,7 @@ class RunFolder:
         _append(self.rollouts_file, [{"step": step, **record} for record in records])
 
     def cut_after(self, step: int) -> None:
-        """Remove records after `step`. A resumed run writes these records again."""
+        """Remove the records of all steps after `step`. A resumed run writes these records again."""
         for file in (self.metrics_file, self.rollouts_file):
             if file.exists():
                 kept = [each for each in _steps_in(file) if each["step"] <= step]
@@ -228,7 +228,7 @@ class RunFolder:
             self.evaluation_file(later).unlink()
 
     def discard(self, folders: Sequence[Path] = ()) -> None:
-        """Remove the files and `folders` of a run that never started."""
+        """Remove the files of a run that never started, along with `folders`."""
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
         for file in (self.config_file, self.arguments_file, self.manifest_file):

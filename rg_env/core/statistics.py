@@ -81,10 +81,10 @@ def share_interval(values_by_problem: Sequence[Sequence[float]]) -> tuple[float,
     """Return a confidence interval, within [0, 1], for a mean of values in [0, 1], clustered by problem.
 
     The interval is Wilson's (1927) score interval with Korn and Graubard's (1998) effective sample size for clustered
-    samples. The effective size is `mean * (1 - mean) / error^2`, corrected for the degrees of freedom. The effective
-    size is smaller than the number of answers if answers to the same problem resemble each other, and it is never
-    larger. If all answers are right, or all are wrong, the sample size is the number of problems, because ten right
-    answers to one problem reveal little about other problems.
+    samples. The effective size is `mean * (1 - mean) / error^2`, corrected for the degrees of freedom. It is smaller
+    than the number of answers if answers to the same problem resemble each other, and it is never larger. If all
+    answers are right, or all are wrong, the sample size is the number of problems, because ten right answers to one
+    problem reveal little about other problems.
 
     Raises:
         InputError: there are no values, or some are outside [0, 1].
@@ -206,11 +206,11 @@ class Difference:
 def paired_difference(tasks: Sequence[tuple[Answers, Answers]], seed: int = 0) -> Difference:
     """Compare two models, task by task, on the problems that both answered.
 
-    The interval is Newcombe's interval for paired shares (1998, Statistics in Medicine 17, 2635, method 10). The
-    interval is derived from the models' own intervals (`share_interval`) and the correlation between their results,
-    with Newcombe's continuity correction. `mean_of` combines the results for several tasks. The p-value comes from a
-    two-sided permutation test that swaps the models' answers problem by problem. The test is exact if there are few
-    problems. With more problems, the test uses `RESAMPLES` random permutations, drawn with `seed`.
+    The interval is Newcombe's interval for paired shares (1998, Statistics in Medicine 17, 2635, method 10). It is
+    derived from the models' own intervals (`share_interval`) and the correlation between their results, with Newcombe's
+    continuity correction. `mean_of` combines the results for several tasks. The p-value comes from a two-sided
+    permutation test that swaps the models' answers problem by problem. The test is exact if there are few problems.
+    With more problems, the test uses `RESAMPLES` random permutations, drawn with `seed`.
 
     Raises:
         InputError: the models have no problems in common on some task, or a value is outside [0, 1].

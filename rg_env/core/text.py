@@ -24,8 +24,8 @@ _JOINERS = "\u200c\u200d"  # joiners in Indic and Persian scripts and in emoji, 
 
 
 def similar_file(missing: Path) -> str:
-    """Return a question that suggests files with similar names in the folder of a missing file, or "" if no similar
-    files exist."""
+    """Return a question that suggests files with similar names from the missing file's folder, or "" if there are
+    none."""
     folder = missing.parent
     names = [file.name for file in folder.iterdir() if file.is_file()] if folder.is_dir() else []
     found = " or ".join(one_line(folder / name) for name in nearest(missing.name, names))

@@ -6,9 +6,9 @@ A config lists modules and files under `imports:`, and a script calls `import_us
 ever imported. A hash of each imported source is recorded, so that worker processes import the same code (`import_same`)
 and cached rows are not reused after the source has changed (`core.data.row_cache`).
 
-A .py file is imported as a module named after the file. The folder of the file is not added to `sys.path`. To share
-code between files, put the shared code in an installed package or on PYTHONPATH. A file that is already loaded, such as
-the running script, is not loaded again.
+A .py file is imported as a module named after the file. The file's folder is not added to `sys.path`. To share code
+between files, put the shared code in an installed package or on PYTHONPATH. A file that is already loaded, such as the
+running script, is not loaded again.
 
 Tasks are datasets registered with Reasoning Gym by the user's module:
 

@@ -2,9 +2,10 @@
 
 `extends:` names one or more files, relative to the file that names them. Later files override earlier files, and the
 file that contains `extends:` overrides all of them. Mappings are merged key by key, and any other value is replaced.
-Null removes a key, which restores its default. An override replaces the value at its path. `imports:` lists of modules
-and .py files are concatenated. The path of a file is relative to the config that names it and is made absolute. Configs
-cannot refer to environment variables. API keys are read directly from the environment and never appear in a config.
+Null removes a key, which restores its default. An override replaces the value at its path. The lists of modules and .py
+files under `imports:` are concatenated. File paths are relative to the config that contains them and are made absolute.
+Configs cannot refer to environment variables. API keys are read directly from the environment and never appear in a
+config.
 """
 
 import copy

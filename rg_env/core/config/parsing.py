@@ -69,7 +69,7 @@ class Section(BaseModel):
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem with one value, and how to fix the problem."""
+    """A problem with one value, and how to fix it."""
 
     path: Keys
     message: str
@@ -364,7 +364,7 @@ def label_problem(label: str, reserved: Mapping[str, str]) -> str | None:
     """Return the reason why `label` is not a valid name for a task's results, or None if it is valid.
 
     Args:
-        reserved: names that are already in use, each with what it refers to.
+        reserved: names that are already in use, mapped to what they refer to.
     """
     if not _LABEL.fullmatch(label) or len(label.encode()) > _LABEL_BYTES:
         return (

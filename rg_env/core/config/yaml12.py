@@ -58,8 +58,8 @@ def load_word(text: str) -> Any:
 class _Reader:
     """Converts YAML nodes to plain values.
 
-    The values behind an alias count toward `_MAX_VALUES` each time that the alias is used, because a few lines with
-    aliases can expand to billions of values.
+    The values behind an alias count toward `_MAX_VALUES` each time the alias is used, because a few lines with aliases
+    can expand to billions of values.
     """
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ class Loader(yaml.SafeLoader):
 
 
 class Dumper(yaml.SafeDumper):
-    """Quotes text that the loader would otherwise read as another type, such as `1e5`."""
+    """Quotes text, such as `1e5`, that the loader would otherwise read as another type."""
 
     yaml_implicit_resolvers = Loader.yaml_implicit_resolvers
 

@@ -68,8 +68,8 @@ def _labels(form: Any) -> dict[str, str]:
 
 
 def _statements(form: Any) -> Iterator[Any]:
-    """Yield the parts of the form, and each part of a bag separately. If the form is a tuple, pair each part with its
-    position."""
+    """Yield the members of a bag; the parts of a tuple, each with its position; or any other form itself. A bag in a
+    tuple is replaced with its members, each with the bag's position."""
     if isinstance(form, tuple) and not isinstance(form, Bag):
         for place, part in enumerate(form):
             yield from ((place, each) for each in part) if isinstance(part, Bag) else [(place, part)]

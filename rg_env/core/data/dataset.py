@@ -1,13 +1,13 @@
 """Rows (questions with everything needed to score an answer), split into training and evaluation rows.
 
-A row is `{"question": str, "answer": str, "info": {"rg_task", "config", "entry", "problem", "share"}}`. All values of
+A row is `{"question": str, "answer": str, "info": {"rg_task", "config", "entry", "problem", "share"}}`. All values in
 `info` are text. `entry` is the complete library entry as JSON, so scoring does not need to generate it again. `problem`
 is the problem's key (`core.data.problem_keys`), and `share` is the task's share of the rows, such as "37/200". The
 task's name is stored under `rg_task` because verifiers 0.3 reads `info["task"]` itself and expects a different value.
 
 A row's problem decides its split (`core.data.splits`), so training and evaluation rows never share a problem,
-regardless of the seeds. Within a split, rows have distinct questions. The seed determines the first item of a task.
-Starting from that item, distinct questions in the requested split are kept, in order, until there are enough rows
+regardless of the seeds. Within a split, rows have distinct questions. The seed determines a task's first item. Starting
+from that item, distinct questions in the requested split are kept, in order, until there are enough rows
 (`core.data.selection`). The same tasks, numbers of rows and seeds yield the same rows in any process and on any number
 of cores (`core.data.generation`). A repeated build reads the rows from disk (`core.data.row_cache`).
 """
@@ -44,7 +44,7 @@ def build_rows(
 ) -> list[Row]:
     """Build `n` rows with distinct questions for `split`.
 
-    The rows are divided among the tasks by weight, and shuffled with `seed`.
+    The rows are divided among the tasks by weight and shuffled with `seed`.
 
     Args:
         mixture: anything that `Mixture.parse` accepts.
@@ -76,7 +76,7 @@ def build_splits(
 
     `seed` determines the training rows and `eval_seed` the evaluation rows, so the evaluation set stays the same when
     the training seed changes. `manifest` is the manifest of another run, or the path of its file. Raises `InputError`
-    if the rows differ from the rows in that manifest. The other arguments and errors are the same as for `build_rows`.
+    if the rows differ from those in that manifest. The other arguments and errors are the same as for `build_rows`.
     """
     mixture = Mixture.parse(gym)
     expected = None if manifest is None else read_manifest(manifest)  # checked before rows are drawn
@@ -106,7 +106,7 @@ _Part = tuple[Split, int, int]
 
 
 def _build(mixture: Mixture, parts: list[_Part], by: SplitBy, cache: bool, processes: int | None) -> list[list[Row]]:
-    """Return the rows of each part. Parts that are not on disk are generated together."""
+    """Return the rows for each part. Parts that are not on disk are generated together."""
     for part in parts:
         check_request(mixture, *part, by)
     folder = row_cache.folder() if cache else None
@@ -130,7 +130,7 @@ def _load(files: Mapping[_Part, Path]) -> dict[_Part, list[Row]]:
 
 
 def _generate(mixture: Mixture, parts: list[_Part], by: SplitBy, processes: int | None) -> dict[_Part, list[Row]]:
-    """Generate the rows of each part. Parts with the same seed share one walk through each task's items, so that no
+    """Generate the rows for each part. Parts with the same seed share one walk through each task's items, so that no
     item is drawn twice."""
     requests = []
     for seed in dict.fromkeys(part[2] for part in parts):

@@ -110,7 +110,7 @@ class _Walk:
         )
 
     def missing(self) -> dict[Split, int]:
-        """Return the number of missing rows by split."""
+        """Return how many rows each incomplete split still lacks."""
         found = {split: len(self.selection.parts[split].rows) for split in self.counts}
         return {split: n - found[split] for split, n in self.counts.items() if found[split] < n}
 
@@ -129,7 +129,7 @@ class _Walk:
         return range(first, self.planned)
 
     def rows(self) -> dict[Split, list[Row]]:
-        """Return the requested rows by split."""
+        """Return the requested rows, keyed by split."""
         return {split: self.selection.parts[split].rows[:n] for split, n in self.counts.items()}
 
 
@@ -152,7 +152,7 @@ class Drawer:
         self._exchange(self._settings, "a generation process", " to start")
 
     def draw(self, request: Request, draws: range) -> Iterator[tuple[Item | None, str]]:
-        """Draw items for the splits of `request`, in order. Each result is a pair: an item or None, and the library's
+        """Draw items for the splits in `request`, in order. Each result is a pair: an item or None, and the library's
         error or an empty string.
 
         Raises:
@@ -243,7 +243,7 @@ class Generation:
         return sum(sum(walk.missing().values()) for walk in self._walks)
 
     def _start(self, count: int) -> Iterator[Drawer]:
-        """Start and yield processes until `count` exist, but at most one process per chunk of draws to hand out."""
+        """Start and yield processes until `count` exist, but no more than one for each chunk of draws to hand out."""
         chunks = sum(-(-walk.to_plan() // _FIRST_CHUNK) for walk in self._walks)
         for _ in range(min(count - len(self.drawers), chunks)):
             self.drawers.append(Drawer(self._imports, self._limits))

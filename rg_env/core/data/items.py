@@ -36,7 +36,7 @@ _AT_TOP = "call register_dataset at the top level of the file, outside functions
 
 
 class Item(NamedTuple):
-    """One question of a task."""
+    """One question from a task."""
 
     question: str
     gold: str | None

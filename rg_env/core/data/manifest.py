@@ -32,7 +32,7 @@ Manifest = Mapping[str, Any]
 def make_manifest(
     mixture: Mixture, splits: Mapping[str, tuple[Sequence[Row], int]], split_by: SplitBy = "problem"
 ) -> dict[str, Any]:
-    """Build the manifest of `splits`, which maps each split to its rows and seed."""
+    """Build the manifest for `splits`, which maps each split to its rows and seed."""
     fields = ("name", "weight", "config", "level", "levels")
     tasks = [{key: getattr(task, key) for key in fields if key != "levels" or task.levels} for task in mixture.tasks]
     own = {os.path.basename(name): source for name, source in sources().items()}

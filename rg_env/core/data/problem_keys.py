@@ -4,7 +4,8 @@
 
 By default, the key determines the split (`core.data.splits`), so a problem is never in both splits, regardless of
 wording. `KEYS` defines what counts as the same problem in each task. `WHOLE` lists tasks that use the whole question as
-the key, as the user's own tasks do. `KEPT` lists tasks whose key keeps details that could be ignored, with the reason.
+the key, as the user's own tasks do. `KEPT` lists tasks whose keys include details that could be ignored. Both give
+reasons.
 
 A function named after a task returns the task's problem as a form (`core.data.canonical`). The first paragraph of the
 function's docstring describes the problem for users. `problem_keys.json` describes the tasks whose problem consists of
@@ -40,9 +41,9 @@ ALIKE: dict[str, str] = _TABLES["alike"]
 """Tasks, each with another task that can pose the same problems. The two share keys, so each problem is in only one
 split, even in a mixture of both tasks."""
 WHOLE: dict[str, str] = _TABLES["whole"]
-"""Tasks that use the whole question as the key, with the reason."""
+"""Tasks that use the whole question as the key, each with the reason."""
 KEPT: dict[str, str] = _TABLES["kept"]
-"""Details that a task's key could ignore but keeps, with the reason."""
+"""For each task whose key includes details that it could ignore, those details and the reason for including them."""
 DIGITS = 32
 """Length of a key in hexadecimal digits (128 bits in total)."""
 
@@ -253,7 +254,7 @@ def _claim(claim: Any) -> Any:
 
 
 def path_star(entry: Entry) -> Any:
-    """The edges in any order, the start and the goal."""
+    """The start, the goal, and the edges in any order."""
     ((edges, start, goal),) = parts(r"^(\|\S+ \d+(?:\|\d+ \d+)*)/(\d+) (\d+) = *$", entry["question"])
     return (Bag(edges.strip("|").split("|")), start, goal)
 
@@ -293,7 +294,7 @@ def _quantified(text: str) -> Any:
 
 def zebra_puzzles(entry: Entry) -> Any:
     """The clues in any order, ignoring names and wording."""
-    # A child may have the same name as one of the people, so the names of children get a prefix.
+    # A child may have the same name as one of the people, so children's names get a prefix.
     question = re.sub(r"(?:child is named|mother of) (?=\w)", "child-", entry["question"])
     categories = []
     for line, values in parts("^ - (.*): (.*)$", question):
@@ -444,7 +445,7 @@ def ab(entry: Entry) -> Any:
 
 
 def binary_alternation(entry: Entry) -> Any:
-    """The string, up to reversal and swapping 0 and 1."""
+    """The string, up to reversing it and swapping 0 and 1."""
     # Neither reversing the string nor swapping 0 and 1 changes the number of swaps in the answer.
     string = entry["metadata"]["string"]
     exchanged = string.translate(str.maketrans("01", "10"))

@@ -5,7 +5,7 @@ not depend on which process drew an item. A larger split starts with the same ro
 
 For the tasks in `BALANCED`, a constant answer would be right on up to 93% of the rows if the library's draws were used
 unchanged. In these tasks, a row with a frequent answer waits until other answers have caught up. In tasks with two
-answers, balancing makes both answers equally frequent. In tasks with open-ended answers, no answer is right on more
+possible answers, balancing makes both equally frequent. In tasks with open-ended answers, no answer is right on more
 than one row in five. With these limits, a row takes between 1.0 (binary_alternation) and 1.5 (maze) draws. In
 self_reference, where the answer is 1, 2, 3 or 4 in 95% of the draws, a limit of one row in five would take 4.8 draws
 per row, so the limit is one row in four. Tasks are not balanced if the best constant answer is right on only about 20%
@@ -34,7 +34,7 @@ _ONE_IN = {
 BALANCED = {task: one_in for one_in, tasks in _ONE_IN.items() for task in tasks.split()}
 """Tasks with balanced answers, each with a number N: no answer is right on more than one row in N (rounded up).
 
-The answer is usually the gold answer, with these exceptions:
+The answer that is balanced is usually the gold answer, with these exceptions:
 
 - propositional_logic: a variable or a negated variable. Several answers can be right.
 - graph_color: any coloring, for graphs with few edges. At most one row in ten has a graph for which a fixed coloring is
@@ -48,15 +48,15 @@ The answer is usually the gold answer, with these exceptions:
 _CHANCE = 0.2
 
 BALANCE_PATIENCE = 300
-"""Number of consecutive new questions with only frequent answers before balancing stops for a split. A longer run of
-such questions means that the task's options make other answers rare or impossible."""
+"""Number of consecutive new questions with only frequent answers after which balancing stops for a split. A run of this
+length means that the task's options make other answers rare or impossible."""
 PATIENCE_DRAWS = 5000
-"""Number of consecutive draws without a new question for a split before a task is considered exhausted."""
+"""Number of consecutive draws without a new question for a split after which a task is considered exhausted."""
 PATIENCE_S = 20.0
-"""Seconds without a new question before a slow task is considered exhausted, after at least `PATIENCE_MIN_DRAWS` draws.
-"""
+"""Seconds without a new question after which a slow task is considered exhausted, if at least `PATIENCE_MIN_DRAWS`
+draws were made in that time."""
 PATIENCE_MIN_DRAWS = 200
-"""Minimum number of consecutive draws before `PATIENCE_S` applies."""
+"""Minimum number of consecutive draws without a new question for `PATIENCE_S` to apply."""
 
 
 class Row(TypedDict):

@@ -199,8 +199,8 @@ def own_text(value: object, where: str, *, numbers: bool = False) -> str:
 
 
 def distinct(rows: Iterable[tuple[str, str, dict[str, Any] | InputError]], name: str) -> list[dict[str, Any]]:
-    """Return the user's own rows without repeats, and print the number of repeats. A repeat may have an equal answer in
-    another form (`1` and `1.0`).
+    """Return the user's own rows without repeats, and print the number of repeats. A repeat may write the same answer
+    in another form (`1` and `1.0`).
 
     Args:
         rows: for each row, its location (for messages), its question, and the row itself or the defect in it.

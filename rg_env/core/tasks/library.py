@@ -116,8 +116,8 @@ def create(task: str, config: Mapping[str, Any], *, seed: int, size: int) -> Any
 
 
 def task_config(task: str, config: Mapping[str, Any], **rows: int) -> Any:
-    """Create the library's config object for `task`. `rows` contains the `seed` and `size` of the config, which default
-    to the library's own values. Raises `InputError` if the library rejects the options."""
+    """Create the library's config object for `task`. `rows` contains the config's `seed` and `size`, which default to
+    the library's own values. Raises `InputError` if the library rejects the options."""
     config_cls = dataset_class(task)[1]
     try:
         defaults = config_cls()

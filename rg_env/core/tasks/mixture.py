@@ -31,7 +31,7 @@ from rg_env.errors import InputError, unknown_name
 class TaskSpec(TaskOptions):
     """One task in a mixture. Build a `TaskSpec` with `Mixture.parse`, which checks names and levels.
 
-    `config` is in JSON form (dates as ISO text). `config` includes the options set by levels, which explicit options
+    `config` is in JSON form (dates as ISO text) and includes the options set by levels, which explicit options
     override.
     """
 
@@ -172,8 +172,8 @@ def check_options(specs: Mapping[str, TaskSpec]) -> None:
 
 
 def serve_option_check() -> None:
-    """Check the options of tasks. This is the main function of the child process, which receives one list with the
-    sources of the user's code and the tasks with their options. The reply contains, for each task, the problem, or ""
+    """Check tasks' options. This is the main function of the child process, which receives a single list: the sources
+    of the user's code, followed by the tasks with their options. The reply contains, for each task, the problem, or ""
     if the options are valid."""
     parent = ParentPipe()
     own, *tasks = parent.receive()
@@ -198,7 +198,7 @@ def entry_problems(
     Args:
         spec: the task's name and options, as accepted by `Mixture.parse`.
         label: the entry's key, if it is not the name of the task.
-        reserved: names that cannot be labels, each with what it refers to.
+        reserved: names that cannot be labels, mapped to what they refer to.
     """
     is_unknown = spec["name"] not in load_table()
     if label is not None and (problem := label_problem(label, reserved)):

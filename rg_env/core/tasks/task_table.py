@@ -39,7 +39,7 @@ class TaskEntry(TypedDict):
     """For each attribute of the task's curriculum, the options that each level sets. Empty if the task does not have a
     curriculum."""
     broken_levels: dict[str, str]
-    """Levels at which the library fails or is too slow if all attributes are set to that level, with the reasons."""
+    """For each level that makes the library fail or run too slowly when applied to all attributes, the reason."""
 
 
 _user_tasks: dict[str, TaskEntry] = {}
@@ -128,7 +128,7 @@ def resolve_levels(task: str, level: int | None, levels: Mapping[str, int] | Non
 
 
 def working_levels(task: str, attributes: Collection[str] = ()) -> dict[int, dict[str, Any]]:
-    """Return a task's levels in ascending order, with the options of each level, excluding levels known to be broken.
+    """Return a task's levels in ascending order, each with its options, excluding levels known to be broken.
 
     The `attributes` (by default, all of them) are set to the level, or to their highest level if that is lower. Other
     attributes stay at level 0. Raises `UnknownNameError` if an attribute is not in the task's curriculum.
