@@ -284,7 +284,7 @@ def checked_value(name: str, value: object, where: str, function: object = None)
 
 
 def describe(task: object, answer: object, text: object) -> str:
-    """Return one line that identifies a rollout in an error message, with the text of the rollout shortened."""
+    """Return one line that identifies a rollout in an error message, with the rollout's text shortened."""
     return f"task {task}, answer {shortened(answer)}, completion {shortened(text)}"
 
 

@@ -72,8 +72,8 @@ def import_user_code(names: Sequence[str], base: str | Path = ".") -> None:
 
 
 def sources() -> dict[str, str]:
-    """Return the SHA-256 of the source of each imported module or file. For a package, the hash covers all .py files in
-    the package."""
+    """Return a hash (SHA-256) for the source of each imported module or file. For a package, the hash covers all .py
+    files in the package."""
     return dict(_sources)
 
 

@@ -90,7 +90,7 @@ def without_key(values: Mapping[str, Any], path: Keys) -> dict[str, Any]:
 
 
 def is_config_file(name: str) -> bool:
-    """Whether `name` is the name of a config file. Any other file is a script."""
+    """Whether `name` has the suffix of a config file. Any other file is a script."""
     return name.endswith(SUFFIXES)
 
 

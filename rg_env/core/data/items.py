@@ -65,7 +65,7 @@ class ItemStream:
         self._block = -1
         self._dataset: Any = None
         self._repeated = False
-        """Whether an item of a user's task has been drawn twice, to check that it is reproducible."""
+        """Whether an item from a user's task has been drawn twice, to check that it is reproducible."""
 
     def draw(self, index: int) -> Item | None:
         """Return item `index`, or None if it is excluded.

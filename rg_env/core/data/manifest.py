@@ -77,7 +77,7 @@ def read_manifest(source: str | Path | Manifest) -> Manifest:
             value = json.loads(Path(source).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{name} cannot be read: {reason_of(error)}") from error
-    if isinstance(value, Mapping) and "rows" in value:  # the manifest of a run, which also records the machine
+    if isinstance(value, Mapping) and "rows" in value:  # a run's manifest, which also records the machine
         value = value["rows"]
         if value is None:
             raise InputError(f"{name} is from a run on the user's own rows, so there is nothing to compare")

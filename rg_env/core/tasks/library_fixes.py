@@ -10,8 +10,8 @@
 - time_intervals completes partial dates with today's date. The fix uses a fixed date.
 - Questions without a right answer, with several right answers, or with only a trivial answer are excluded (see
   `LEFT_OUT`):
-  - propositional_logic: the premises of 20% of the questions contradict each other, so any conclusion follows. The
-    premises of more than half of the questions imply nothing new.
+  - propositional_logic: in 20% of the questions, the premises contradict each other, so any conclusion follows. In more
+    than half of the questions, they imply nothing new.
   - syllogism: in one question in six, the answer depends on existential import.
   - quantum_lock: 4% of the questions have a shorter solution if every press of a button toggles the light.
   - tsumego: in 24% of the questions, no move captures a stone.
