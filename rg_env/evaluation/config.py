@@ -131,7 +131,7 @@ _NAME = re.compile(r"[^\s/\\\x00-\x1f][^\\\x00-\x1f]{0,119}")
 _ALL_TASKS = "all_tasks"
 """Label used in the names of files that cover all tasks."""
 _MOST_ANSWERS = 10_000_000
-"""Maximum number of answers per model and task. At this limit, the answers take several gigabytes of memory."""
+"""Maximum number of answers per model and task. At this limit, the answers take up several gigabytes of memory."""
 SECRET = "contains a password or a query: put the key in an environment variable and name it in key_variable"
 
 

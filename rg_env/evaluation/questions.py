@@ -169,8 +169,8 @@ def record_of(rollout: Rollout, scored: Scored) -> Record:
 
 
 def draw(config: EvalConfig, name: str) -> Questions:
-    """Draw the questions for the entry `name` in `tasks`, or from `data` if `name` is the data's name. The questions
-    are the same on every machine.
+    """Draw the questions for the entry called `name` in `tasks`, or from `data` if `name` is the data's name. The
+    questions are the same on every machine.
 
     Raises:
         InputError: Reasoning Gym rejects the options, the task has too few questions, or the data cannot be read.
@@ -277,7 +277,7 @@ class Work(ABC):
 
     @property
     def failed(self) -> int:
-        """Number of calls that failed after all attempts."""
+        """Number of calls that ultimately failed."""
         return sum(answer.error is not None for answer in self.answers.values())
 
     def open(self) -> list[Any]:

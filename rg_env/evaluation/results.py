@@ -140,7 +140,7 @@ class Scores(Accuracy):
     """Fraction of answers by status (`core.grading.scoring.Status`, or "failed"). The mapping is empty if the
     environment does not have status metrics."""
     failed: int
-    """Number of calls that failed after all attempts."""
+    """Number of calls that ultimately failed."""
     left_out: int
     """Number of questions skipped because this model was trained on them."""
 
@@ -273,7 +273,7 @@ class ExternalResult(Record):
     benchmark: str
     answers: int
     failed: int
-    """Number of calls that failed after all attempts. Failed calls are graded as empty answers."""
+    """Number of calls that ultimately failed. Failed calls are graded as empty answers."""
     truncated: Share | None
     usage: Usage
     scores: list[BenchmarkScore]
@@ -443,8 +443,8 @@ def read_results(file: str | Path) -> Results:
 
 
 def results_files(folder: Path) -> list[Path]:
-    """Return the files in an evaluation folder that contain the results of all tasks, newest first. Files are sorted by
-    the time in their names."""
+    """Return the files in an evaluation folder that contain the results for all tasks, newest first. Files are sorted
+    by the time in their names."""
     return sorted(folder.glob("results_all_tasks_*.json"), reverse=True)
 
 

@@ -47,7 +47,7 @@ from rg_env.inference.protocol import Sampling
 
 CONFIG_FILE = "config.yaml"
 _MAY_DIFFER = ("requests", "serving", "output", "published")
-"""Sections that do not affect rollouts, and may therefore differ when an evaluation is resumed."""
+"""Sections that do not affect rollouts and may therefore differ when an evaluation is resumed."""
 _LINE_EVERY_S = 15.0
 
 

@@ -67,7 +67,7 @@ def results_of(
     """Compute the results once all answers are available. `fields` contains other fields of `Results`.
 
     Raises:
-        InputError: a model was trained on all questions of a task.
+        InputError: a model was trained on all of a task's evaluation questions.
     """
     by_task: dict[str, list[TaskWork]] = {}
     for work in works:
@@ -100,7 +100,7 @@ def _task(name: str, works: Sequence[TaskWork], models: Mapping[str, Source]) ->
         scores = scores_of(of_model, questions.floor)
         if not scores.n:
             raise InputError(
-                f"{model} was trained on all evaluation questions of {name}: use another eval_seed, or split the "
+                f"{model} was trained on all evaluation questions for {name}: use another eval_seed, or split the "
                 "questions as in the model's training run (split_by)"
             )
         results[model] = schema.ModelResult(
