@@ -33,8 +33,8 @@ _MODULES = {
 }
 _NAMES = {name: f"rg_env.{module}" for module, names in _MODULES.items() for name in names}
 
-# Suppress the warning that DeepSpeed's first import logs on machines without a GPU, because rg_env works correctly
-# there.
+# Suppress the warning that DeepSpeed logs when it is first imported on a machine without a GPU: rg_env works without
+# one.
 logging.getLogger("DeepSpeed").addFilter(lambda record: record.funcName != "get_accelerator")
 
 

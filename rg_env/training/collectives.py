@@ -66,12 +66,11 @@ def agree(accelerator: Accelerator, problem: str | None, cause: BaseException | 
 
 def choose_folder(output_dir: str | Path | None, name: str, resume: str | Path | None = None) -> Path:
     """Choose the run's folder with `RunFolder.choose`. With several processes, the main process chooses the folder for
-    all processes."""
+    all of them."""
     if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
         from torch.utils.cpp_extension import get_default_build_root
 
-        # Clear the locks before the processes connect, because DeepSpeed compiles an extension while the processes
-        # connect.
+        # Clear the locks before the processes connect, because DeepSpeed compiles an extension while they connect.
         clear_stale_locks(Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root()))
     if world_size() == 1:
         return RunFolder.choose(output_dir, name, resume)

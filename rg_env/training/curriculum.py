@@ -4,7 +4,7 @@
     curriculum = Curriculum(config, env, seed=0)
     trainer = GRPOTrainer(model=model, env=env, args=args, processing_class=tokenizer, curriculum=curriculum)
 
-Each prompt of a curriculum task is replaced with a new question from the same task at the task's current level. Other
+Each prompt for a curriculum task is replaced with a new question from the same task at the task's current level. Other
 tasks, each task's share of the prompts, and the evaluation stay the same. A level rises by `step` when the accuracy
 over the last `window` prompts at that level is above `success_threshold`, and falls by `step` when that accuracy is
 below `failure_threshold`. Alternatively, levels follow a `schedule`. Each change of level resets the window.
@@ -18,8 +18,8 @@ Task options come from the environment's tasks, the level and `gym` (the user's 
 precedence. Without `gym`, all options of the environment's tasks are treated as the user's own options.
 
 The curriculum runs only on the main process. The levels depend only on `state`, which is plain data and is saved with
-each checkpoint, so a resumed run continues as if it had never stopped. The questions of a batch never change once they
-have been chosen. The accuracy on a question is recorded only if the task is still at the question's level.
+each checkpoint, so a resumed run continues as if it had never stopped. A batch's questions never change once they have
+been chosen. The accuracy on a question is recorded only if the task is still at the question's level.
 """
 
 import math

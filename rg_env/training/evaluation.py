@@ -66,14 +66,14 @@ class EvaluationPlan(EvaluationSettings):
         return labelled
 
     def due(self, step: int, max_steps: int) -> bool:
-        """Whether an evaluation is due after `step` of `max_steps` steps and before the next step."""
+        """Whether an evaluation is due between step `step` (of `max_steps`) and the next step."""
         if step == 0:
             return self.before
         every = evaluation_steps(self.every, max_steps)
         return every > 0 and step % every == 0
 
     def questions(self, own: Environment) -> list[Questions]:
-        """Return all questions of the plan. `own` is the trainer's environment."""
+        """Return all questions in the plan. `own` is the trainer's environment."""
         env = own if self.env is None else self.env
         return [
             *([Questions(env, "training")] if self.env is not None or own.eval_rows else []),
@@ -112,8 +112,8 @@ class FixedEvaluation:
                 prompts = (row["prompt"] for row in each.rows if task_of(row["info"]) == task)
                 self._model.check_fits(task, prompts, self._sampling.max_tokens)
         self.questions = [each.described().model_dump() for each in self._questions]
-        """Descriptions of the environments, as in `Results.environments`. The list is empty if there is nothing to
-        evaluate."""
+        """Descriptions of the environments, in the format of `Results.environments`. The list is empty if there is
+        nothing to evaluate."""
         trained, unseen = (
             {task for entry in self.questions if entry["part"] == part for task in entry["tasks"]}
             for part in ("training", "held_out")
@@ -135,7 +135,7 @@ class FixedEvaluation:
         return {**vars(self._sampling), **answers}
 
     def check_same_questions(self, earlier: Sequence[Results]) -> None:
-        """Raise `InputError` unless earlier evaluations of a resumed run used the same questions."""
+        """Raise `InputError` unless a resumed run's earlier evaluations used the same questions."""
         if self.questions and any([q.model_dump() for q in each.environments] != self.questions for each in earlier):
             raise InputError(
                 "earlier evaluations of this run used different questions: use the same tasks, labels, sizes and "
@@ -177,7 +177,7 @@ def evaluate_only(
     Args:
         trainer: trainer with the model and the engine. With a vLLM server, the model's weights are first sent to the
             server.
-        plan: questions and sampling. The schedule is ignored. Default: the default plan of `train`.
+        plan: questions and sampling. The schedule is ignored. Default: the plan that `train` uses by default.
         step: the number N in the file name. Default: the step of the checkpoint that the model was loaded from, or 0.
 
     Raises:

@@ -100,7 +100,7 @@ class Uploads(TrainerCallback):
             self.stop()
 
     def stop(self) -> None:
-        """End a running upload and remove the upload's copy of the run."""
+        """End a running upload and remove its copy of the run."""
         if self._process is not None:
             self._process.end(lambda: _GRACE_S)
             self._process = None

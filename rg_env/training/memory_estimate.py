@@ -3,7 +3,7 @@
     shape = ModelShape(parameters=1_543_714_304, layers=28, hidden=1536, vocabulary=151_936, kv_width=256)
     estimate(shape, micro_batch=8, tokens=2048, logit_tokens=1024).total
 
-The estimates are computed from the dimensions of the model and the batch and from the run's settings. They do not
+The estimates are computed from the run's settings and from the dimensions of the model and the batch. They do not
 include fragmentation or the few hundred megabytes that CUDA and other libraries use. This module does not import torch.
 """
 
@@ -131,6 +131,6 @@ def estimate(
 
 
 def largest_that_fits(room: int, largest: int, need: Callable[[int], int]) -> int | None:
-    """Return the largest proper divisor of `largest` with which, as the micro-batch size, a step needs at most `room`
-    bytes, or None if there is no such divisor."""
+    """Return the largest micro-batch size below `largest` that divides it and keeps a step's memory use within `room`
+    bytes, or None if no size does."""
     return next((size for size in range(largest - 1, 0, -1) if largest % size == 0 and need(size) <= room), None)

@@ -26,7 +26,7 @@ from rg_env.training.collectives import on_main
 from rg_env.training.config.schema import MonitorsConfig
 
 _HUGE = 1e30
-"""Maximum magnitude of recorded values, which keeps the squares of the values finite."""
+"""Maximum magnitude of recorded values, which keeps their squares finite."""
 
 
 class History:
@@ -55,7 +55,7 @@ class History:
         return values[-self.window :] if len(values) >= self.window else []
 
     def earlier(self, name: str) -> list[float]:
-        """Return the values in the window before the last window, or an empty list until both windows are full."""
+        """Return the values in the window before the last one, or an empty list until both windows are full."""
         values = self.values[name][-2 * self.window :]
         return values[: self.window] if len(values) == 2 * self.window else []
 
@@ -243,7 +243,7 @@ RULES: dict[str, Callable[[History, float], str | None]] = {
         ratio_spike, grader_timeouts, ungradable,
     )
 }  # fmt: skip
-"""Rules by name. Each rule returns the message of an alarm, or None."""
+"""Rules by name. Each rule returns an alarm's message, or None."""
 
 
 def _rises(values: list[float]) -> bool:
@@ -304,7 +304,7 @@ class MonitorCallback(TrainerCallback):
 
     Args:
         config: rules and thresholds. Default: all rules with their default thresholds.
-        say: called with each line to print, on the main process. Default: lines are printed to standard output.
+        say: called on the main process with each line to print. Default: lines are printed to standard output.
     """
 
     def __init__(self, config: MonitorsConfig | None = None, say: Callable[[str], Any] | None = None):
@@ -332,7 +332,7 @@ class MonitorCallback(TrainerCallback):
         for name in self.config.active():
             if (message := RULES[name](history, getattr(self.config, name))) is None:
                 continue
-            # A rule that has fired is silent until its condition has been false for an entire window.
+            # A rule that has fired stays silent until its condition has been false for an entire window.
             if name not in self._held_at or history.records - self._held_at[name] > history.window:
                 alarms.append(Alarm(history.step, name, message))
             self._held_at[name] = history.records

@@ -38,7 +38,7 @@ class Start:
     """Training and evaluation rows from the `data` section, or None if there is no such section or the data has not
     been downloaded yet."""
     notes: list[str] = field(default_factory=list)
-    """Messages about requirements that are not yet met, but must be met when the run starts."""
+    """Messages about requirements that are not met yet but must be met when the run starts."""
 
     @property
     def train_rows(self) -> int | None:
@@ -49,8 +49,8 @@ class Start:
 def check_start(
     config: TrainConfig, *, resume: str | None = None, checkpoint: str | None = None, wait: bool = True
 ) -> Start:
-    """Check all requirements of a run with `config`, except the model itself. With several processes, only the first
-    process performs the checks, and all other processes only read the rows.
+    """Check everything that a run with `config` requires, except the model itself. With several processes, only the
+    first process performs the checks, and all other processes only read the rows.
 
     Args:
         resume: checkpoint to resume from, or "auto".

@@ -42,7 +42,7 @@ from rg_env.inference.protocol import Engine, PromptEncoder, Sampling
 
 @dataclass(frozen=True)
 class Rollouts:
-    """Scored rollouts, which exist only on the main process. Rollouts of the same group are adjacent."""
+    """Scored rollouts, which exist only on the main process. Rollouts in the same group are adjacent."""
 
     rollouts: list[Rollout]
     scored: list[Scored]
@@ -97,7 +97,7 @@ class Rollouts:
         }
 
     def groups(self, size: int) -> list["Rollouts"]:
-        """Return the groups of `size` rollouts, each with an equal share of the duration."""
+        """Split the rollouts into groups of `size`, each with an equal share of the duration."""
         slices = [slice(first, first + size) for first in range(0, len(self), size)]
         seconds = self.seconds / max(1, len(slices))
         return [Rollouts(self.rollouts[rows], self.scored[rows], self.prompt_ids[rows], seconds) for rows in slices]

@@ -72,7 +72,7 @@ class Recorder(TrainerCallback):
         self.alarms: list[str] = []
         """Monitor lines to print after the step's line."""
         self.on_examples: Callable[[int, list[dict[str, Any]]], Any] = lambda step, records: None
-        """Function that is called with the printed examples."""
+        """Function that is called with a step and the examples printed at that step."""
         self._evaluated_at: int | None = None
         trainer.guard.say = self.console.line
         if trainer.curriculum is not None:
@@ -102,7 +102,7 @@ class Recorder(TrainerCallback):
             return
         if "loss" in logs:
             self.console.step(state.global_step, state.max_steps, logs)
-        if "reward" in logs:  # otherwise, the step used the rollouts of an earlier step
+        if "reward" in logs:  # otherwise, the step used rollouts from an earlier step
             self._keep_rollouts(state.global_step)
         while self.alarms:
             self.console.line(self.alarms.pop(0))
@@ -183,7 +183,7 @@ def train(
         config: the trainer's config, saved as `config.yaml` so that the run can be repeated.
         settings: values to write to `config.yaml` in addition to the trainer's arguments, if there is no config.
         evaluation: questions, sampling and schedule of the evaluation. Default: one sampled and one greedy answer for
-            each evaluation row of the trainer's environment, before training and after each fifth of the run.
+            each evaluation row in the trainer's environment, before training and after each fifth of the run.
         resume: checkpoint to continue from as if the run had never stopped. "auto" selects the newest complete
             checkpoint in the output folder, if there is one.
         logging: console output, and experiment trackers that receive the metrics (see `trackers`).

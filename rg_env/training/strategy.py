@@ -9,7 +9,7 @@ A step with a non-finite loss or gradient is skipped, and the weights, optimizer
 `StepGuard` reports and counts skipped steps. Three consecutive skipped steps end the run. All processes skip a step
 together because a non-finite value on one process makes the shared gradient non-finite on all processes. DeepSpeed's
 ZeRO optimizers and the fp16 loss scaler skip such steps themselves. The scaler skips steps to find its scale, so these
-steps count toward the three consecutive steps only if the loss itself is not finite.
+steps count toward the limit of three only if the loss itself is not finite.
 """
 
 import copy
@@ -46,7 +46,7 @@ SCALER_FILE = "scaler.pt"
 
 Sharding = Literal["none", "zero1", "zero2", "zero3", "fsdp2"]
 FSDP_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "sgd")
-"""Optimizers that have only tensors in their state, so a checkpoint does not need a pickle."""
+"""Optimizers whose state contains only tensors, so a checkpoint does not need a pickle."""
 SHARDED_WEIGHTS = {"zero3": "ZeRO-3", "fsdp2": "FSDP2"}
 """Names of the kinds of sharding in which no process has the complete model."""
 
@@ -71,7 +71,7 @@ class DataParallel:
     """A full copy of the model on each process, with averaged gradients (DDP). This strategy is also used for a single
     process.
 
-    This class is the base class of the other strategies. All methods are collective operations.
+    The other strategies inherit from this class. All methods are collective operations.
     """
 
     sharding: Sharding = "none"
@@ -89,7 +89,7 @@ class DataParallel:
         return self._model, self._optimizer
 
     def prepare_reference(self, model: Any) -> Any:
-        """Distribute a second model in the same way as the trained model, without training it."""
+        """Distribute a second model, which is not trained, in the same way as the trained model."""
         return self._accelerator.prepare_model(model, evaluation_mode=True)
 
     def step(self, loss_of: LossOf, parts: list[Any], rates: Sequence[float], updating: Updating) -> StepResult:
@@ -117,7 +117,7 @@ class DataParallel:
         accelerator = self._accelerator
         accelerator.unscale_gradients()
         found = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._args.max_grad_norm or math.inf)
-        norm = float(found.full_tensor() if isinstance(found, DTensor) else found)  # the norm is equal on all processes
+        norm = float(found.full_tensor() if isinstance(found, DTensor) else found)  # the same on all processes
         with updating():
             if math.isfinite(norm) or accelerator.scaler is not None:  # the fp16 scaler may skip steps itself
                 self._optimizer.step()

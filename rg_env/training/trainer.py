@@ -478,7 +478,7 @@ def check_prompts(lengths: dict[str, list[int]], limit: int) -> None:
 
 
 def on_this_machine(args: GRPOConfig) -> GRPOConfig:
-    """Return the same arguments with machine-dependent defaults resolved. By default, `use_cpu` is True if there is no
+    """Return a copy of `args` with machine-dependent defaults resolved. By default, `use_cpu` is True if there is no
     GPU, and `bf16` is True unless `use_cpu` is True."""
     cpu = not torch.cuda.is_available() if args.use_cpu is None else args.use_cpu
     return args.model_copy(update={"use_cpu": cpu, "bf16": not cpu if args.bf16 is None else args.bf16})

@@ -1,8 +1,8 @@
 """The engine that samples the trainer's rollouts from a vLLM server.
 
 The trainer sends its current weights to the server before each new batch and each evaluation. The trainer then compares
-the server's log-probabilities of a fixed prompt with the model's log-probabilities. Wrong, missing or misplaced weights
-end the run instead of silently degrading it. The server keeps running when the trainer ends.
+the server's log-probabilities for a fixed prompt with the model's. Wrong, missing or misplaced weights end the run
+instead of silently degrading it. The server keeps running when the trainer ends.
 """
 
 import fcntl
@@ -173,7 +173,7 @@ class Vllm(Engine):
         self._seconds = time.monotonic() - start
 
     def _prove(self, failure: Exception | None, ours: torch.Tensor) -> float:
-        """Return the mean absolute difference between the server's log-probabilities of the probe prompt and `ours`.
+        """Return the mean absolute difference between the server's log-probabilities for the probe prompt and `ours`.
         Raises `TrainingError` if the difference is too large, or if sending the weights failed (`failure`)."""
         if failure is not None:
             raise TrainingError(

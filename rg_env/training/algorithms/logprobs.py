@@ -43,7 +43,7 @@ def token_logps(
         inputs: the model's inputs, including `logits_to_keep`.
         chosen: mask `(P, K) bool` that selects N of the positions kept by `logits_to_keep`.
         tokens: token IDs `(N,) int64`, one for each chosen position.
-        temperature: divisor of the logits.
+        temperature: the logits are divided by this value.
         logits_per_chunk: maximum number of logits in memory at once.
     """
     causal = next((module for module in model.modules() if isinstance(module, PreTrainedModel)), None)
@@ -176,7 +176,7 @@ def completion_logps(
     Args:
         ids: `(B, L) int64`, padded on the right.
         loss_mask: `(B, L - 1) bool`, where column `i` indicates whether `ids[:, i + 1]` contributes to the loss.
-        temperature: divisor of the logits.
+        temperature: the logits are divided by this value.
         max_rows: maximum number of rows in one forward pass. Default: all rows.
         arrangement: see `Arrangement`. `"shared"` requires `can_share_prompts(model)`.
         logits_per_chunk: maximum number of logits in memory at once.

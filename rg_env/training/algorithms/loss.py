@@ -24,8 +24,8 @@ _EPS = 1e-4
 
 
 def equal_rewards(groups: torch.Tensor) -> torch.Tensor:
-    """Return a mask `(G,) bool` of the groups with equal rewards in `groups (G, n)`. Such groups provide no learning
-    signal."""
+    """Return a mask `(G,) bool` that marks the groups in `groups (G, n)` whose rewards are all equal. Such groups
+    provide no learning signal."""
     return (groups.amax(dim=1) - groups.amin(dim=1)) < _EQUAL
 
 
@@ -60,7 +60,7 @@ def mean_loss(
 
     Args:
         rows, tokens: number of rows in the micro-batch, and number of its tokens that contribute to the loss (for
-            "dapo", the mean number per micro-batch of the step). Rows that are missing from `values` count toward both
+            "dapo", the mean over the step's micro-batches). Rows that are missing from `values` count toward both
             numbers.
         max_length: constant length for "dr_grpo".
     """

@@ -47,7 +47,7 @@ class Objective:
     def logps(
         self, model: Any, ids: torch.Tensor, mask: torch.Tensor, max_rows: int | None = None, entropy: bool = False
     ) -> torch.Tensor:
-        """Return the log-probabilities `(B, L - 1) float32` of `ids (B, L)[:, 1:]` under `model`, which are 0 where
+        """Return the log-probabilities `(B, L - 1) float32` of `ids (B, L)[:, 1:]` under `model`, with zeros where
         `mask (B, L - 1)` is False. For the result with `entropy`, see `completion_logps`.
 
         Rows are padded on the right. With causal attention, other tokens never attend to padding on the right, so no
@@ -68,8 +68,8 @@ class Objective:
 
     @torch.no_grad()
     def old_logps(self, tensors: dict[str, Any]) -> torch.Tensor | None:
-        """Return the log-probabilities before the first of several updates on a batch. Return None if there is only one
-        update, because the loss then uses the log-probabilities from its own forward pass."""
+        """Return the batch's log-probabilities, computed before the first of several updates on it. Return None if
+        there is only one update, because the loss then uses the log-probabilities from its own forward pass."""
         if self._args.num_iterations == 1:
             return None
         rows = self._args.per_device_train_batch_size

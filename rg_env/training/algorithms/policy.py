@@ -25,7 +25,7 @@ from rg_env.errors import InputError, MissingExtraError, install_command
 from rg_env.training.config.grpo import GRPOConfig
 
 LIGER = "liger_kernel.transformers.monkey_patch"
-"""The module of liger-kernel that transformers imports."""
+"""The liger-kernel module that transformers imports."""
 
 
 def check_liger(args: GRPOConfig, device: torch.device) -> None:
@@ -77,8 +77,8 @@ def prepare_policy(model: Any, args: GRPOConfig, peft_config: Any) -> Any:
 
 
 def reference_of(model: Any, args: GRPOConfig) -> Any:
-    """Return a copy of the initial model for a KL term against this model. Return None if there is no such term, or if
-    turning off adapters restores the initial model.
+    """Return a copy of the initial model for a KL term against it. Return None if there is no such term, or if turning
+    off the adapters restores the initial model.
 
     Raises:
         InputError: the model is already sharded and cannot be loaded a second time.
@@ -164,7 +164,7 @@ class PreviousPolicy:
 
 
 def held(parameter: Any) -> torch.Tensor:
-    """Return this process's shard of a parameter with ZeRO-3 or FSDP2, and the full parameter without sharding."""
+    """Return this process's shard of a parameter with ZeRO-3 or FSDP2, or the full parameter without sharding."""
     found: torch.Tensor = parameter.ds_tensor if hasattr(parameter, "ds_tensor") else parameter.data
     return found.to_local() if isinstance(found, DTensor) else found
 

@@ -4,8 +4,8 @@ renamed, so checkpoint-N is always complete.
 model*.safetensors, config.json, ...   weights (with LoRA, only the adapter) and tokenizer
 optimizer.pt, or a folder              the optimizer's state; DeepSpeed and FSDP2 write a folder
 trainer_state.json                     step and logged metrics
-resume.json                            settings that a resumed run must keep, and the sizes of files
-curriculum.json                        the levels of a curriculum
+resume.json                            settings that a resumed run must keep, and file sizes
+curriculum.json                        the curriculum's levels
 scaler.pt                              the fp16 loss scaler
 resume_state_N.pt                      random state and current batch of process N
 previous_policy_N.safetensors          process N's reference for `kl_reference="previous"`
@@ -53,8 +53,8 @@ STATE = "trainer_state.json"
 ASIDE = "checkpoint.part"
 _READ = (".safetensors", ".pt", ".distcp")
 _READ_TOO = (CURRICULUM, "latest", ".metadata", "model.safetensors.index.json")
-"""Suffixes and names of the files whose sizes are recorded, and checked when a run is resumed. The tokenizer, the
-scripts added by DeepSpeed and `STATE` (whose size varies with the durations in it) are not included."""
+"""Suffixes and names of the files whose sizes are recorded in a checkpoint and checked when a run is resumed. The
+tokenizer, the scripts added by DeepSpeed and `STATE` (whose size varies with the durations in it) are not included."""
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
@@ -73,7 +73,7 @@ def state_file(process: int) -> str:
 
 
 def rows_hash(env: Environment) -> dict[str, str | None]:
-    """Return, for each split, a hash of its prompts and answers and their order, or None if the split has no rows."""
+    """Return, for each split, a hash of its prompts and answers in order, or None if the split has no rows."""
     splits = (("training", env.train_rows), ("evaluation", env.eval_rows))
     return {split: hash_of_rows(rows) if rows else None for split, rows in splits}
 
@@ -297,7 +297,7 @@ def chosen(resume: str | Path, folder: Path) -> Path | None:
 
     Raises:
         InputError: `resume` is not a complete checkpoint, all checkpoints are damaged, or `folder` has newer
-            checkpoints, which would conflict with the checkpoints of the resumed run.
+            checkpoints, which would conflict with those that the resumed run writes.
     """
     if str(resume) != AUTO:
         path = Path(resume)
@@ -323,7 +323,7 @@ def chosen(resume: str | Path, folder: Path) -> Path | None:
 
 
 def check_fit(trainer: Any, path: Path) -> None:
-    """Raise `InputError` unless `trainer` can continue from the checkpoint `path` as if it had never stopped."""
+    """Raise `InputError` unless `trainer` can continue from the checkpoint `path` as if the run had never stopped."""
     theirs, ours = _read(Facts, path / FACTS), settings_of(trainer)
     differing = {name: theirs.settings.get(name) for name, value in ours.items() if theirs.settings.get(name) != value}
 

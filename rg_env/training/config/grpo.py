@@ -1,4 +1,4 @@
-"""`GRPOConfig` contains the training settings of `GRPOTrainer`, and is the `training:` section of a run's config.
+"""`GRPOConfig` contains the training settings for `GRPOTrainer` and is the `training:` section of a run's config.
 
     args = GRPOConfig(output_dir="outputs/run", max_steps=200, learning_rate=1e-6, rollouts_per_step=128)
 
@@ -55,7 +55,7 @@ class GRPOConfig(Section):
     """Learning rate schedule. "linear" and "cosine" decay to 0 at the last step, after the warmup."""
     warmup_steps: Count = 10
     """Number of steps over which the learning rate rises linearly to its peak. The "constant" schedule has no warmup.
-    Default: 10, or `max_steps` in a shorter run."""
+    Default: 10, or `max_steps` if it is smaller."""
     optim: Literal[
         "adamw_torch", "adamw_torch_fused", "adamw_offload", "adamw_8bit", "paged_adamw_8bit", "adafactor", "sgd"
     ] = "adamw_torch_fused"
@@ -117,7 +117,7 @@ class GRPOConfig(Section):
     """Maximum number of replacement rounds per batch. Groups that cannot be replaced within this number of rounds are
     excluded from the loss."""
     epsilon: Share = 0.2
-    """Clipping range of the probability ratio, as a distance from 1. Clipping has no effect if `num_iterations` is 1,
+    """Clipping range for the probability ratio, as a distance from 1. Clipping has no effect if `num_iterations` is 1,
     because the ratio is then always 1."""
     epsilon_high: From0 | None = None
     """Clipping range above 1 ("clip-higher", DAPO, section 3.1). The value must be at least `epsilon`. Default:
@@ -141,7 +141,7 @@ class GRPOConfig(Section):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     """Penalty subtracted from a token's logit for each occurrence in the completion so far. 0 turns it off."""
     max_prompt_length: Positive = 1024
-    """Maximum prompt length in tokens. Longer prompts raise an error."""
+    """Maximum prompt length in tokens. Longer prompts cause an error."""
     max_tokens: Positive = 1024
     """Maximum number of new tokens per completion. `max_new_tokens` is an alias."""
     shuffle_dataset: bool = True
@@ -261,8 +261,8 @@ def _near(rollouts: int, args: GRPOConfig, processes: int) -> str:
 
 
 def default_config(policy: "Policy", output_dir: str | Path, **overrides: Any) -> GRPOConfig:
-    """Return a `GRPOConfig` with good starting values for `policy`. `overrides` are fields of `GRPOConfig`. A value of
-    None keeps the default.
+    """Return a `GRPOConfig` with good starting values for `policy`. `overrides` are values for fields of `GRPOConfig`,
+    where None keeps the default.
 
     The values for the tiny policy were found by experiment and lead to a visible improvement in about a minute. The
     values for other models are common starting points for fine-tuning an instruction-tuned model on one GPU, with 16

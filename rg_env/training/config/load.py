@@ -122,7 +122,7 @@ def _at(key: str, message: str) -> Problem:
 
 
 _BATCH = {"rollouts_per_step", "num_generations", "per_device_train_batch_size"}
-"""Settings of `training` that must be consistent with each other."""
+"""Settings in `training` that must be consistent with each other."""
 
 
 def _batch(config: TrainConfig, processes: int) -> Iterator[Problem]:
@@ -151,7 +151,7 @@ def _rows(config: TrainConfig) -> Iterator[Problem]:
 
 
 def contradictions(training: GRPOConfig, engine: EngineConfig, curriculum: object) -> Iterator[Problem]:
-    """Yield the problems caused by values of `training` and `engine` that conflict with each other or with
+    """Yield the problems caused by values in `training` and `engine` that conflict with each other or with
     `curriculum`."""
     if training.filter_groups and curriculum is not None:
         yield _at(

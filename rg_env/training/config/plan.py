@@ -20,10 +20,10 @@ _UNUSED: dict[str, str] = yaml12.load(Path(__file__).with_name("no_effect.yaml")
 
 
 def without_effect(config: TrainConfig) -> str:
-    """Return a line that lists the keys without effect and the reasons, or an empty string if there are no such keys.
+    """Return a line that lists the keys that have no effect and why, or an empty string if there are no such keys.
 
     Such keys are not errors, so an override like `engine.kind=embedded` also works with a config written for a server.
-    Only keys with non-default values that are not false, 0 or empty are reported.
+    A key is reported only if its value differs from the default and is not false, 0 or empty.
     """
     given = [key for key, value in leaves(config.model_dump(mode="json", exclude_defaults=True)) if value]
     reasons: dict[str, list[str]] = {}

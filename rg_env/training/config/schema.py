@@ -49,7 +49,7 @@ class TaskConfig(TaskOptions):
 
 
 class SplitsConfig(Section):
-    """Number of questions in a run, and their division between training and evaluation. By default, training and
+    """Numbers of questions in a run, and how they are divided between training and evaluation. By default, training and
     evaluation never share a problem, regardless of the seeds."""
 
     num_train_examples: Positive = 2000
@@ -67,7 +67,7 @@ class SplitsConfig(Section):
     same split. "question" assigns each question text independently, so the same problem can be in both splits. Use
     "question" to reproduce runs from earlier releases of rg-env, or to get more rows from tasks with few problems."""
     manifest: Text | None = None
-    """Path of an earlier run's manifest.json. The new run uses exactly the same rows, and fails if these rows cannot be
+    """Path to an earlier run's manifest.json. The new run uses exactly the same rows, and fails if these rows cannot be
     reproduced."""
 
 
@@ -239,7 +239,7 @@ FIGURES = {"held_out": "a metric (eval/held_out)", "status": "a metric (eval/sta
 
 
 class EvaluationSettings(Section):
-    """Schedule and sampling settings of the fixed evaluation."""
+    """Schedule and sampling settings for the fixed evaluation."""
 
     every: Count | None = None
     """Number of steps between evaluations. Default: a fifth of the run. 0 evaluates only before and after training."""
@@ -300,12 +300,12 @@ class EvaluationConfig(EvaluationSettings):
 
     @property
     def held_out(self) -> list[str]:
-        """Keys of `tasks` that are task names."""
+        """Keys in `tasks` that are task names."""
         return [name for name, entry in self.tasks.items() if entry.task in (None, name)]
 
     @property
     def labels(self) -> list[str]:
-        """Keys of `tasks` that are labels."""
+        """Keys in `tasks` that are labels."""
         return [name for name in self.tasks if name not in self.held_out]
 
     def gym(self, name: str) -> dict[str, Any]:
@@ -356,7 +356,7 @@ class MonitorsConfig(Section):
     """Fires when entropy is below this fraction of its first-window mean, and accuracy is below 0.8 and not rising."""
     reward_hacking: Above0 = 0.1
     """Fires when the mean reward has risen by at least this much, and by more than noise, since the previous or the
-    first window, while accuracy has not risen. If accuracy has fallen, half of this amount is enough."""
+    first window, while accuracy has not risen. If accuracy has fallen, half this amount is enough."""
     kl_spike: Factor = 5.0
     """Fires when the KL divergence is at least this many times its median over the window, and at least 0.1 nats per
     token."""
@@ -364,9 +364,9 @@ class MonitorsConfig(Section):
     """Fires when the largest probability ratio of any token is at least this many times its median over the window, and
     at least 10."""
     grader_timeouts: Share = 0.02
-    """Fires when grading timed out for at least this fraction of answers."""
+    """Fires when grading times out for at least this fraction of answers."""
     ungradable: Share = 0.02
-    """Fires when at least this fraction of answers could not be graded."""
+    """Fires when at least this fraction of answers cannot be graded."""
 
     @field_validator("off", "stop_on")
     @classmethod
@@ -380,7 +380,7 @@ class MonitorsConfig(Section):
 
     @classmethod
     def rule_names(cls) -> list[str]:
-        """Return the names of all rules, in the order of their checks."""
+        """Return the names of all rules, in the order in which they are checked."""
         return [name for name in cls.model_fields if name not in ("window", "off", "stop_on")]
 
     def active(self) -> list[str]:

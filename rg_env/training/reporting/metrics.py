@@ -1,7 +1,7 @@
 """Metrics of a training step: rewards, lengths, losses, time and memory.
 
 `step_time`              seconds per optimizer step, including the wait for rollouts but not evaluations
-`tokens_per_second`      tokens of the step's rollouts, including prompts, per second of `step_time`
+`tokens_per_second`      tokens in the step's rollouts, including prompts, per second of `step_time`
 `memory/peak_rss_gb`     peak memory (10^9 bytes) of this process, without its children
 `memory/peak_gpu_gb`     peak memory of this process's tensors on its GPU
 `gpu/utilization`        percentage of time the GPU was busy in the last second, if NVML reports it
@@ -32,7 +32,7 @@ class StepMetrics:
         self._values: defaultdict[str, list[float]] = defaultdict(list)
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._phases: list[str] = []
-        """Nested phases, outermost first. The last phase in the list is the current phase."""
+        """Nested phases, outermost first. The last one is the current phase."""
         self._since = 0.0
 
     def update(self, found: Mapping[str, float]) -> None:
