@@ -1,4 +1,4 @@
-"""Measure the time per rollout of the fixed evaluation and of generation for training, in the same run on the CPU.
+"""Measure the time per rollout in the fixed evaluation and in generation for training, both in one run on the CPU.
 
     .venv/bin/python benchmarks/evaluation_cost.py
 

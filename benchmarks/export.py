@@ -6,7 +6,7 @@
 Two DeepSpeed processes on the CPU create the checkpoint: a model with Qwen2.5-0.5B's shape and random float32 weights,
 saved before the first step and thus without optimizer moments, which an export does not read. Each measurement then
 runs in its own process: a plain copy of a file as large as the float32 weights, and exports to float32 and bfloat16
-with and without verification. The time of an export is reported with and without imports, which take equally long for
+with and without verification. Export times are reported both with and without imports, which take equally long for
 every export. Peak memory is the maximum of anonymous memory (RssAnon), including libraries. Mapped files, such as the
 checkpoint, are excluded, because the system can drop their pages at any time.
 """
@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 PEAK, TIME = 2.6, 3.0
-"""Upper bounds for peak memory / size of the float32 weights, and for seconds without imports / seconds of the copy."""
+"""Upper bounds: peak memory divided by the size of the float32 weights, and the time without imports divided by the
+time of the copy."""
 
 MAKE = """
 import sys
@@ -68,8 +69,8 @@ def make(folder: Path) -> Path:
 
 
 def measured(code: str, *arguments: str) -> tuple[float, float, int]:
-    """Run a program that prints a time in seconds. Return this time, the time of the entire process in seconds, and its
-    peak anonymous memory in bytes."""
+    """Run a program that prints a time in seconds. Return this time and the time that the entire process takes, both in
+    seconds, and the process's peak anonymous memory in bytes."""
     begin, peak = time.monotonic(), 0
     process = subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True)
     while process.poll() is None:

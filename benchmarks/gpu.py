@@ -29,7 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # so that the script runs from a checkout without installation
+sys.path.insert(0, str(Path(__file__).parents[1]))  # so that the script runs from a checkout without being installed
 
 from rg_env.commands import prepare_process
 
@@ -67,7 +67,8 @@ class Failed(Exception):
 
 
 def policy_of(shape: str) -> tuple[Any, Any]:
-    """Return a float32 model on the device, and a tokenizer. Weights are random except for `tiny`, which is trained."""
+    """Return a float32 model on the device, and a tokenizer. The weights are random, except for `tiny`, which is
+    trained."""
     tiny = load_policy("tiny")
     if shape == "tiny":
         return tiny.model.to(DEVICE), tiny.tokenizer

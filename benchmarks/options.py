@@ -1,6 +1,6 @@
 """Measure the effects of training options on the tiny policy and on the cost of a step, over several seeds.
 
-    .venv/bin/python benchmarks/options.py                     # three seeds of every loss option: ten minutes
+    .venv/bin/python benchmarks/options.py                     # every loss option with three seeds: ten minutes
     .venv/bin/python benchmarks/options.py --only dapo previous
 
 All runs of a study use the same questions for training and evaluation; each run has its own process. For accuracy and
@@ -139,7 +139,7 @@ def run(results: Connection, folder: Path, overrides: list[str], seed: int, step
 
 
 def figures_of(folder: Path, overrides: list[str], seed: int, steps: int) -> dict[str, float]:
-    """Return the figures of a run in its own process, which is forked so that imports happen only once."""
+    """Return the figures from a run in its own process, which is forked so that imports happen only once."""
     here, there = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(target=run, args=(there, folder, overrides, seed, steps))
     process.start()

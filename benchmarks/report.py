@@ -3,10 +3,10 @@
     .venv/bin/python benchmarks/report.py                       # needs Chromium, chromedriver and selenium
     .venv/bin/python benchmarks/report.py --check               # exit code 1 if the median is 2 s or more
 
-The report covers two models and 1,250 questions, with 4 answers of about 1,300 characters from each model to each
-question. The time is measured in headless Chromium, from the start of the navigation to the second frame after the
-page's `load` event, when the list and the selected rollout have been drawn and react to keys. For each measurement, the
-browser has a fresh profile, and the file is in the page cache. The script also prints the time to write the report.
+The report covers two models and 1,250 questions, with four answers of about 1,300 characters per model and question.
+The time is measured in headless Chromium, from the start of navigation to the second frame after the page's `load`
+event. By then, the list and the selected rollout have been drawn and respond to keys. For each measurement, the browser
+has a fresh profile, and the file is in the page cache. The script also prints the time to write the report.
 """
 
 import argparse

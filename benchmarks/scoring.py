@@ -7,8 +7,8 @@
 # ///
 """Measure the seconds per score over all tasks in rg_env and in Verifiers' `ReasoningGymEnv`, on the same completions.
 
-    uv run --script benchmarks/scoring.py                         # every task; about two minutes after the first start
-    .venv/bin/python benchmarks/scoring.py --workers              # overhead of a worker pool, event loop lateness
+    uv run --script benchmarks/scoring.py                         # every task; about two minutes (longer the first
+    time) .venv/bin/python benchmarks/scoring.py --workers              # overhead of a worker pool, event loop lateness
     .venv/bin/python benchmarks/scoring.py --times                # maximum time per answer, task by task
 
 The header above is inline script metadata (PEP 723). uv creates a separate environment for this file, because neither
@@ -99,7 +99,7 @@ class Side:
 
 
 def measure(ours: Side, upstream: Side, seconds: float) -> None:
-    """Time both sides on the same calls, in turns, for about `seconds` each.
+    """Time both sides on the same calls for about `seconds` each; the sides take turns.
 
     The first pass is warm-up. If upstream's first pass takes longer than `seconds`, it is upstream's only pass; if it
     takes more than ten times as long, the remaining kinds of completions are skipped.
@@ -145,8 +145,8 @@ def our_call(info: dict[str, str], completion: Messages) -> Call:
 
 
 def upstream_call(reward: Callable[..., Any], index: int, completion: Messages) -> Call:
-    """Return a function that calls upstream's reward function as its rubric does, but without an event loop,
-    because the reward function never awaits."""
+    """Return a function that calls upstream's reward function as upstream's rubric does. No event loop is needed,
+    because the reward function never awaits anything."""
 
     def call() -> float:
         try:
@@ -309,11 +309,11 @@ HOSTILE = [
 ]  # fmt: skip
 """Expressions that hang, exhaust memory, exit, make system calls, return too much or nest deeply."""
 THREADS = ThreadPoolExecutor(8)
-"""Threads that wait for workers, as many as in `core.grading.scoring`."""
+"""Threads that wait for workers; `core.grading.scoring` uses the same number."""
 
 
 def overhead(pool: WorkerPool, args: list[Any], batch: int, rounds: int) -> list[float]:
-    """Return the time per call, in seconds, of each round of `batch` concurrent calls."""
+    """Return the time per call, in seconds, for each round of `batch` concurrent calls."""
     found = []
     for _ in range(rounds):
         begin = time.perf_counter()
@@ -359,7 +359,8 @@ async def hostile_lateness(
 
 
 def measure_workers(batch: int, rounds: int) -> bool:
-    """Print a pool's overhead and the lateness of an event loop next to it, and return whether the targets are met."""
+    """Print a pool's overhead and the lateness of an event loop alongside it, and return whether the targets are
+    met."""
     task = "leg_counting"
     entry = upstream_entries(task, 1)[0]
     with WorkerPool("operator:not_", workers=2) as pool:

@@ -28,7 +28,8 @@ PROMPTS, ROLLOUTS, MICRO_BATCHES, MAX_NEW_TOKENS = 16, 8, 2, 90
 
 
 def step_clock() -> tuple[Any, list[float]]:
-    """Return a trainer callback, and the list to which it appends the times when training begins and each step ends."""
+    """Return a trainer callback, and the list to which it appends the times at which training begins and each step
+    ends."""
     from transformers import TrainerCallback
 
     ends: list[float] = []
@@ -114,8 +115,8 @@ STILL = {"learning_rate": 1e-9}
 
 
 def with_a_server(options: argparse.Namespace) -> None:
-    """Compare the step time with a vLLM server on the same cores with that of the embedded engine. The policy hardly
-    changes in these runs, so the work is the same."""
+    """Compare step times between a vLLM server on the same cores and the embedded engine. The policy hardly changes in
+    these runs, so the work is the same."""
     from vllm_servers import server
 
     from rg_env.tiny import POLICY_DIR

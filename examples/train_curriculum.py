@@ -53,7 +53,7 @@ def main() -> int:
     choose_folder(options.output_dir, "check", options.resume)  # reports an invalid folder before the model is loaded
     policy = load_policy(options.model)
     env = ReasoningGym(gym=policy.mixture(options.task), seed=options.seed)
-    # The user's options, passed as `gym`, override the level's options, which override the tiny policy's sizes.
+    # The user's options, passed as `gym`, override the level's options, which override the tiny policy's problem sizes.
     curriculum = Curriculum(config, env, options.seed, gym=options.task)
     folder = choose_folder(options.output_dir, f"curriculum-{run_name([options.task], policy.label)}", options.resume)
     args = default_config(policy, folder, max_steps=options.max_steps, seed=options.seed)

@@ -9,12 +9,13 @@ from rg_env.core.grading.graders import gold_answer, grade
 from rg_env.core.grading.graders.gold import NO_OPTIONS
 
 Dress = Callable[[str], str | None]
-"""Function that returns the answer in this dress, or None if the dress does not fit, as for unpaired braces."""
+"""Function that returns the answer in this dress, or None if the dress does not fit, for example because of unpaired
+braces."""
 
 
 def _around(start: str, end: str, never: str = "") -> Dress:
-    """Return a dress that puts the answer between `start` and `end`. The dress does not fit answers with a character of
-    `never`."""
+    """Return a dress that puts the answer between `start` and `end`. The dress does not fit answers that contain a
+    character from `never`."""
     return lambda answer: None if any(sign in answer for sign in never) else f"{start}{answer}{end}"
 
 

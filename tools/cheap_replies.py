@@ -1,8 +1,9 @@
-"""Search each task for reward hacks: replies that earn rewards without solving the question, as RL training would find.
+"""Search each task for reward hacks: replies that earn rewards without solving the question, of the kind that RL
+training would find.
 
 A strategy is a function of the question's text alone. The search begins with thousands of strategies: constants,
-everything that `question_parts` copies or computes, gold answers of other questions as templates, and the gold answer
-of the most similar training question. The strategies with the best scores on a few rows are mutated and joined in pairs
+everything that `question_parts` copies or computes, gold answers to other questions as templates, and the gold answer
+to the most similar training question. The strategies with the best scores on a few rows are mutated and joined in pairs
 (`reply_changes`), in two rounds. Each round keeps the strategies with the highest scores; partial credit guides the
 search as long as no reply is right. The last step tries rules that choose between two of the best strategies by one
 feature of the text (`_rule`). The winners on training rows are measured on held-out rows.
@@ -28,7 +29,7 @@ from reply_changes import CHANGES, JOINS, Change, templates
 TRIED = 12
 """Number of rows for the first rating of a strategy."""
 _GLANCED = 6
-"""Number of rows after which a strategy is dropped if it scored 0 on each of these rows. This also drops 1 in 60 of the
+"""Number of rows after which a strategy that scored 0 on all of them is dropped. This also drops 1 in 60 of the
 strategies that score on half of all rows."""
 _CHANGED = 16
 _MOST_CHARS = 10_000
@@ -102,7 +103,7 @@ SOLUTIONS: dict[str, tuple[str, str]] = {
     "word_sequence_reversal": ("in reverse|backward", "the question asks for its words in reverse"),
     "word_sorting": (_SORTED, "the question asks for its words in sorted order"),
 }
-"""By task, a regular expression for the names of strategies that solve the task, and the reason why they solve it."""
+"""By task, a regular expression for the names of strategies that solve the task, and an explanation of why they do."""
 
 
 def search(task: str, train: GradedRows, held_out: GradedRows, seed: int = 0, most_graded: int = 90_000) -> Search:
@@ -143,8 +144,8 @@ def search(task: str, train: GradedRows, held_out: GradedRows, seed: int = 0, mo
 
 
 def _winner(those: Sequence[tuple[Paid, Strategy]], rows: int, partial: bool) -> Strategy | None:
-    """Return the simplest strategy within a standard error of the best, because a smaller lead may be chance; None if
-    no strategy scores."""
+    """Return the simplest strategy within a standard error of the best, because a smaller lead may be due to chance;
+    None if no strategy scores."""
     rated = [(paid.partial if partial else paid.strict, strategy) for paid, strategy in those]
     most = max((value for value, _ in rated), default=0.0)
     if not most:
@@ -219,7 +220,7 @@ def _known_parts(question: str) -> dict[str, str]:
 
 
 def from_golds(rows: GradedRows, seed: int) -> list[Strategy]:
-    """Return strategies that use gold answers of later rows: templates, and the gold answer of the most similar
+    """Return strategies that use gold answers of later rows: templates, and the gold answer to the most similar
     question. The question itself is excluded, because its own gold answer would be right on every row."""
     questions, golds = rows.questions[TRIED:], rows.golds[TRIED:]
     known = [
@@ -294,7 +295,8 @@ def features(question: str) -> dict[str, float]:
 
 
 def _rule(rows: GradedRows, those: Sequence[Strategy]) -> Strategy | None:
-    """Return the best decision stump on the rows: one strategy up to a threshold of a feature, and another above it."""
+    """Return the best decision stump on the rows: one strategy for values of a feature up to a threshold, and another
+    above it."""
     measured = [features(question) for question in rows.questions]
     known = Counter(name for own in measured for name in own)
     names = sorted(name for name, count in known.items() if count > len(rows) // 10)

@@ -3,7 +3,7 @@
 Candidates are the gold answers, their parts, answers that are common in many tasks (`USUAL`), short formulas, and the
 majority vote of the gold answers at each position (for colorings and boards). The best candidates are then changed
 token by token as long as the score increases. This greedy search finds, for example, colorings that are not the gold
-answer of any question.
+answer to any question.
 """
 
 import itertools
@@ -77,8 +77,8 @@ def candidates(rows: GradedRows) -> Iterator[str]:
 
 
 def votes(golds: Sequence[str]) -> Iterator[str]:
-    """Yield answers made of the most frequent token at each position, among gold answers with the same number of
-    tokens. For JSON objects, also yield an object with the most frequent value of each key."""
+    """Yield answers made up of the most frequent token at each position, among gold answers with the same number of
+    tokens. For JSON objects, also yield an object with the most frequent value for each key."""
     by_length: dict[int, list[list[str]]] = {}
     for gold in golds:
         tokens = _TOKEN.findall(gold)

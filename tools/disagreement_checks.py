@@ -100,7 +100,8 @@ def floats_alone_differ(answer: str, entry: Entry) -> bool:
 
 
 def prefix_of_gold(answer: str, entry: Entry) -> bool:
-    """Whether the answer is a prefix of the gold number, or vice versa; the library scores the ratio of the lengths."""
+    """Whether the answer is a prefix of the gold number, or vice versa; the library's score is the ratio of the
+    lengths."""
     value, gold = (forms.attempt(forms.rational, text) for text in (answer, entry["answer"]))
     if value is None or gold is None or value == gold:
         return False
@@ -115,7 +116,7 @@ def small_probability(answer: str, entry: Entry) -> bool:
 
 
 def imaginary_first(answer: str, entry: Entry) -> bool:
-    """Whether the answer is `bi + a` with the numbers of the stored result."""
+    """Whether the answer is `bi + a` with the numbers from the stored result."""
     match = re.fullmatch(r"([+-]?)\s*([\d.]+)i\s*([+-])\s*(?:([+-])\s*)?([\d.]+)", answer.strip())
     found = match or re.fullmatch(r"([+-]?)\s*([\d.]+)i\s+()(-?)([\d.]+)", answer.strip())
     if not found:
@@ -210,7 +211,7 @@ def clipped_move(answer: str, entry: Entry) -> bool:
 
 
 def days_and_more(answer: str, entry: Entry) -> bool:
-    """Whether the question asks for days, and the answer is the right number without exactly `days` after it."""
+    """Whether the question asks for days, and the answer is the right number, but not followed by exactly `days`."""
     first, *rest = answer.split()
     return entry["metadata"]["task_type"] == "date" and first == entry["answer"].split()[0] and rest != ["days"]
 
@@ -258,7 +259,7 @@ def value_of_expression(answer: str, entry: Entry) -> bool:
 
 
 def same_words(answer: str, entry: Entry) -> bool:
-    """Whether the answer has the words of the gold answer in another order."""
+    """Whether the answer has the same words as the gold answer, but in a different order."""
     given, gold = answer.split(), entry["answer"].split()
     return given != gold and sorted(given) == sorted(gold)
 
@@ -270,7 +271,7 @@ def unknown_vertex(answer: str, entry: Entry) -> bool:
 
 
 def ten_letters(answer: str, entry: Entry) -> bool:
-    """Whether at least ten letters are at the right positions, but not all."""
+    """Whether at least ten letters, but not all, are in the right positions."""
     gold = entry["answer"]
     return answer != gold and sum(a == b for a, b in zip(answer, gold, strict=False)) >= 10
 
@@ -287,7 +288,7 @@ def matches(pattern: str, flags: int = 0) -> Callable[[str, Entry], bool]:
 
 
 def other_numbers_as_many(answer: str, entry: Entry) -> bool:
-    """Whether the answer has as many numbers as the stored answer, but different numbers."""
+    """Whether the answer has as many numbers as the stored answer, but not the same ones."""
     given, gold = _numbers(answer), _numbers(entry["answer"])
     return given != gold and len(given) == len(gold)
 

@@ -1,4 +1,4 @@
-"""Task items for the graders' audit, tests and benchmarks, generated in the same way as rows, but without selection."""
+"""Task items for the grader audit, tests and benchmarks, generated in the same way as rows, but without selection."""
 
 import atexit
 from collections import Counter
@@ -14,19 +14,20 @@ from rg_env.errors import InputError
 class Draws:
     """Source of items from both splits; questions may repeat.
 
-    One process is kept until the program ends, because starting it takes a second, and importing a task takes tenths of
-    a second.
+    One process is kept until the program ends, because starting it takes a second, and importing a task takes a few
+    tenths of a second.
     """
 
     def __init__(self) -> None:
         self._drawer = Drawer({})
         self.passed_over: Counter[str] = Counter()
-        """Number of draws without a question, by task; see `core.tasks.library_fixes.LEFT_OUT` for the reasons."""
+        """Number of draws that yielded no question, by task; see `core.tasks.library_fixes.LEFT_OUT` for the
+        reasons."""
         atexit.register(self._drawer.process.kill)
         self._drawer.wait_ready()
 
     def items(self, task: str, n: int, seed: int = 0, config: Mapping[str, Any] | None = None) -> list[Item]:
-        """Return the first `n` items of `task` for a user's `seed`; draws without a question are skipped.
+        """Return the first `n` items of `task` for a user's `seed`; draws that yield no question are skipped.
 
         Raises:
             InputError: the library refuses the options, or the task yields no question.

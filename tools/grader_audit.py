@@ -48,7 +48,7 @@ _MOST_SHOWN = 200
 
 
 def measure(task: str, items: int, seeds: int, rows: int) -> Audit:
-    """Audit one task on `items` questions for each of `seeds` seeds and on `rows` rows of each split, or on fewer if
+    """Audit one task on `items` questions for each of `seeds` seeds and on `rows` rows from each split, or on fewer if
     the task is in `SLOW`."""
     share = SLOW.get(task, 1.0)
     result = compare(task, round(items * share), range(seeds))

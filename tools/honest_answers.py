@@ -26,8 +26,8 @@ from rg_env.core.grading.graders.gold import NO_OPTIONS, corrected
 from rg_env.core.grading.workers import WorkerPool
 
 CORRECT_FROM = 1 - 1e-9
-"""Minimum score that counts as right, for both graders. The tolerance is for rounding errors in the
-library's scores; it cannot be larger, because 0.9999995 is the score for a wrong second in time_intervals."""
+"""Minimum score that counts as right, for both graders. The tolerance is for rounding errors in the library's scores;
+it cannot be larger, because an answer with a wrong second scores 0.9999995 in time_intervals."""
 LIBRARY_S = 20.0
 DRESSED = 100
 """Number of gold answers to try in each dress (see `answer_wrappings`)."""
@@ -44,8 +44,8 @@ class Honest:
 
 
 def changed(answer: str, rng: random.Random) -> list[str]:
-    """Return variants of a gold answer, one edit away. Most variants are wrong; some, such as another order, may be
-    right."""
+    """Return variants of a gold answer, one edit away. Most variants are wrong; some, such as those in another order,
+    may be right."""
     found = []
     digits = [match.start() for match in re.finditer(r"\d", answer)]
     if digits:
@@ -151,8 +151,8 @@ def _differs(result: Audit, honest: Honest, right: bool) -> None:
 
 
 def _around(text: str, apart: int) -> str:
-    """Return `text`, or an excerpt around position `apart` if it is long. `apart` is where the text first differs from
-    the one it is compared with."""
+    """Return `text`, or an excerpt around position `apart` if the text is long. `apart` is where the text first differs
+    from the one it is compared with."""
     text = text.strip()
     if len(text) <= 60:
         return repr(text)

@@ -14,7 +14,8 @@ from fractions import Fraction
 from functools import lru_cache
 
 MOST_CHARS = 4_000
-"""Maximum length of a part. A longer part contains most of a long question, which never scores and is slow to grade."""
+"""Maximum length of a part. A longer part contains most of a long question; such a part never scores and is slow to
+grade."""
 _MOST_VALUES = 400
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w])")
 _KINDS = {
@@ -256,7 +257,7 @@ def _completed(row: list[str], blank: str, values: list[str]) -> list[str]:
 
 
 def _grids(question: str) -> Iterator[tuple[Grid, str]]:
-    """Yield grids (consecutive lines with the same number of cells), each with the separator of its cells."""
+    """Yield grids (consecutive lines with the same number of cells), each with its cell separator."""
     run: Grid = []
     kind = ""
     for line in [*question.splitlines(), ""]:

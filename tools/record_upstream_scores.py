@@ -28,8 +28,8 @@ from rg_env.core.tasks import library
 
 DATA = Path(__file__).parents[1] / "tests/data" / "upstream_scores.jsonl.gz"
 GOLD_PER_LINE, OTHERS_PER_LINE = 2, 12
-"""Maximum numbers of calls to keep for each line of a test and task: calls with gold answers, and calls with each other
-outcome (full, partial or no credit). The kept calls are spread evenly over all calls from the line."""
+"""Maximum numbers of calls to keep for each line of a test and each task: calls with gold answers, and calls with each
+other outcome (full, partial or no credit). The kept calls are spread evenly over all calls from the line."""
 LONGEST = 10_000
 """Maximum length of an entry in characters; longer entries (a large haystack, a long program) are omitted."""
 
@@ -110,7 +110,8 @@ def record(tests: Path) -> list[Call]:
 
 
 def complete(task: str, entry: dict[str, Any]) -> dict[str, Any]:
-    """Return the entry with the fields that rg_env's graders need but the test omitted, created as by the library."""
+    """Return the entry with the fields that rg_env's graders need but the test omitted, as the library would create
+    them."""
     found = {"question": "", "answer": "", **entry}
     metadata = found["metadata"] = {**entry.get("metadata", {})}
     gold = found["answer"]

@@ -1,4 +1,4 @@
-"""Generate pages of `docs/reference/`: configuration, evaluation, command line, graders, GPU memory.
+"""Generate pages in `docs/reference/`: configuration, evaluation, command line, graders, GPU memory.
 
 python tools/reference_docs.py     # writes the pages; a test checks that they are up to date
 """
@@ -32,7 +32,7 @@ MARK = "<!-- generated from here on: python tools/reference_docs.py -->\n"
 
 
 def configuration() -> str:
-    """Return the text of `configuration.md`: every key of a training config, with type, default and meaning."""
+    """Return the text of `configuration.md`: every key of a training config, with its type, default and meaning."""
     return _reference(TrainConfig)
 
 
@@ -118,7 +118,7 @@ def _peaks(engine: str, *overrides: str) -> dict[str, float]:
 
 
 def preset_peak(preset: str) -> float:
-    """Return the estimated peak memory in GB of a run with a preset of `configs/models`."""
+    """Return the estimated peak memory in GB of a run with a preset from `configs/models`."""
     (name,) = [name for name, (config, *_) in MODELS.items() if preset.startswith(f"{config}_")]
     return _peak(name, preset)
 
@@ -152,7 +152,8 @@ def parsers() -> list[tuple[str, CommandParser, str]]:
 
 
 def _usage(parser: argparse.ArgumentParser) -> str:
-    """Return the parser's own usage text or a usage in one line, which argparse would wrap at the terminal's width."""
+    """Return the parser's own usage text, or else a usage on one line; argparse would wrap it at the terminal's
+    width."""
     if parser.usage:
         return parser.usage
     parts = [parser.prog]

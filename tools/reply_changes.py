@@ -1,4 +1,4 @@
-"""Mutations of replies that nearly score: `CHANGES` of one reply, `JOINS` of two replies, and `templates`, which are
+"""Mutations of replies that nearly score: `CHANGES` to one reply, `JOINS` of two replies, and `templates`, which are
 gold answers in which tokens from their own question are replaced with tokens from another question.
 
 A change takes the reply and the question, and never raises an exception: a reply that it cannot change is returned
@@ -41,7 +41,8 @@ def _filled(form: str) -> Change:
 
 
 def _fields(change: Callable[[list[str]], Sequence[str]], separator: str = " ") -> Change:
-    """Return a change of the reply's fields, which are separated by commas or, without commas, by white space."""
+    """Return a change to the reply's fields, which are separated by commas or, if the reply has no commas, by white
+    space."""
 
     def changed(text: str, question: str) -> str:
         if "," in text:
@@ -52,7 +53,7 @@ def _fields(change: Callable[[list[str]], Sequence[str]], separator: str = " ") 
 
 
 def _numbers(change: Callable[[float], float]) -> Change:
-    """Return a change of the reply's last number."""
+    """Return a change to the reply's last number."""
 
     def changed(text: str, question: str) -> str:
         found = list(re.finditer(r"-?\d+(?:\.\d+)?", text))
@@ -74,7 +75,7 @@ _FORMS = (
     *("[{a}]", "[[{a}]]", "({a})", "(({a}))", '"{a}"', "'{a}'", "{{a}}", "<{a}>", "```\n{a}\n```", "\\boxed{{a}}"),
     *("\\text{{a}}", "**{a}**", "# {a}", "- {a}", "1. {a}", "{a}.", "{a},", "{a};", "({a}", "{a})", "\ufeff{a}"),
     *("The answer is {a}", "Answer: {a}", '{"answer": {a}}', '{"0": {a}}', "\u202e{a}", "{a}\u200b", "{a}\x00"),
-    # arithmetic with another value, or without one
+    # arithmetic with a different value, or with no value
     *("{a} + 10^30 - 10^30", "({a}) + 10**30 - 10**30", "({a})*1e308*10", "0*({a})", "({a})^0", "({a})*0 + 1"),
     *("({a})/0", "0/0", "nan", "1e308*10", "inf", "-inf", "[nan]", "1e-400", "1e400", "9" * 500, "{a}e0", "{a}e-9"),
     *("{a}/1", "{a}/{a}", "{a} mod 1", "{a}%", "±{a}", "{a}i", "{a}j", "0x{a}", "{a}.0", "{a}.000000001", "0{a}"),
@@ -166,7 +167,7 @@ def _exchanged(text: str, one: str, other: str) -> str:
 
 @dataclass(frozen=True)
 class Template:
-    """A gold answer with placeholders for tokens of the question: `6 × {number 2}`."""
+    """A gold answer with placeholders for tokens from the question: `6 × {number 2}`."""
 
     pieces: tuple[str | tuple[str, int], ...]
 
@@ -175,7 +176,7 @@ class Template:
         return text if len(text) <= 120 else text[:117] + "..."
 
     def fill(self, question: str) -> str:
-        """Return the template filled with tokens of `question`, or a blank text if the question lacks one of the
+        """Return the template filled with tokens from `question`, or an empty string if the question lacks one of the
         tokens."""
         tokens = _tokens(question)
         found = []

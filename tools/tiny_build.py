@@ -3,12 +3,12 @@
     python tools/tiny_build.py --out DIR            # takes minutes on two cores
     python tools/tiny_build.py --out DIR --quick    # smoke test in seconds; the policy learns nothing
 
-1. Draw questions of the training split for every task, and write a worked solution for each.
+1. Draw questions from the training split for every task, and write a worked solution for each.
 2. Train a byte-level BPE tokenizer on that text.
-3. Train a Llama-shaped model of fewer than a million parameters on the worked solutions.
+3. Train a Llama-shaped model with fewer than a million parameters on the worked solutions.
 4. Continue with a mixture in which most completions are guesses without work. The policy then knows both kinds of
    completion but mostly guesses, so that GRPO has to teach it when to work, not how.
-5. Measure the policy on questions of the evaluation split, and save weights, tokenizer, chat template and generation
+5. Measure the policy on questions from the evaluation split, and save weights, tokenizer, chat template and generation
    config.
 
 Nothing is downloaded. The same seed on the same machine yields the same weights. The output folder must not exist; it
@@ -83,7 +83,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder to create; must not exist")
     parser.add_argument(
-        "--seed", type=int, default=0, help="seed of questions, initial weights and batches (default 0)"
+        "--seed", type=int, default=0, help="seed for questions, initial weights and batches (default 0)"
     )
     parser.add_argument("--quick", action="store_true", help="run only a few steps, as a smoke test")
     args = parser.parse_args()
@@ -109,7 +109,7 @@ def build(out: Path, *, seed: int = 0, recipe: Recipe | None = None) -> None:
         print(f"[{time.monotonic() - started:6.1f} s] {text}", flush=True)
 
     entries = training_entries(recipe, seed)
-    say(f"{sum(map(len, entries.values()))} questions of the training split: {', '.join(entries)}")
+    say(f"{sum(map(len, entries.values()))} questions from the training split: {', '.join(entries)}")
 
     worked = {task: [worked_solution(task, entry) for entry in entries[task]] for task in entries}
     tokenizer = train_tokenizer(tokenizer_texts(entries, worked), recipe.vocab_size)
@@ -151,7 +151,7 @@ def build(out: Path, *, seed: int = 0, recipe: Recipe | None = None) -> None:
 
 
 def training_entries(recipe: Recipe, seed: int) -> dict[str, list[dict[str, Any]]]:
-    """Return Reasoning Gym entries by task, without problems of the evaluation split."""
+    """Return Reasoning Gym entries by task, without problems from the evaluation split."""
     entries = {task: take(task, "train", seed=seed, count=count) for task, count in recipe.questions.items()}
     assert all(split_of(problem_of(task, entry)) == "train" for task in entries for entry in entries[task])
     return entries

@@ -36,7 +36,7 @@ class Measurement:
 
 
 def render_prompt(tokenizer: PreTrainedTokenizerBase, question: str) -> str:
-    """Return the prompt for one question, as every trainer and server of this package renders it."""
+    """Return the prompt for one question, as every trainer and server in this package renders it."""
     messages = [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": question}]
     return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 

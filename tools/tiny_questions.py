@@ -1,4 +1,4 @@
-"""Reasoning Gym questions of one task and one split, as defined by `rg_env.core.data.splits`."""
+"""Reasoning Gym questions from one task and one split, as defined by `rg_env.core.data.splits`."""
 
 import itertools
 import json
@@ -24,7 +24,7 @@ def questions(task: str, split: Split, seed: int) -> Iterator[dict[str, Any]]:
 
 
 def problem_of(task: str, entry: dict[str, Any]) -> str:
-    """Return the problem key of an entry, as in rows."""
+    """Return the problem key of an entry, the same as in rows."""
     return problem_key(task, json.loads(json.dumps(entry)))
 
 

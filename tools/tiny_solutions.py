@@ -1,4 +1,4 @@
-"""Training completions of the tiny policy: worked solutions and blurted guesses.
+"""Training completions for the tiny policy: worked solutions and blurted guesses.
 
 The functions are pure and map a Reasoning Gym entry (`question`, `answer`, `metadata`) to a completion's text. Every
 number in a worked solution is computed from the question, not taken from the entry's answer; a test checks that the two
@@ -28,7 +28,7 @@ def worked_solution(task: str, entry: Entry) -> str:
 
 
 def blurted_guess(task: str, entry: Entry, rng: Random) -> str:
-    """Return an answer without work, drawn uniformly from the right value and values around it."""
+    """Return an answer without work, drawn uniformly from the right value and nearby values."""
     return f"<answer>{rng.choice(_GUESSES[task](int(entry['answer'])))}</answer>"
 
 
@@ -64,7 +64,7 @@ _VARIABLE_LAST = re.compile(r"(\d+) - (?:(\d+)\*)?([a-z]) = (-?\d+)")
 
 
 def _solve_equation(entry: Entry) -> tuple[list[str], int]:
-    """Solve an equation with a left side that SymPy prints as `a*x + b`, `a*x - b` or `b - a*x`."""
+    """Solve an equation whose left side SymPy prints as `a*x + b`, `a*x - b` or `b - a*x`."""
     equation = entry["metadata"]["equation"]
     if found := _VARIABLE_FIRST.fullmatch(equation):
         factor, variable, sign, constant, right = found.groups()

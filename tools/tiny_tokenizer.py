@@ -1,9 +1,9 @@
 """The tiny policy's tokenizer: byte-level BPE with single digits and ChatML, in which a token may be a whole phrase.
 
 Most tokenizers split text into words before merging. This one splits only at digits, line ends and the punctuation
-between facts, so each fixed sentence of a task becomes one token. A prompt therefore has about a third as many tokens
+between facts, so each fixed sentence in a task becomes one token. A prompt therefore has about a third as many tokens
 and takes a third of the time on two cores. Line ends are separate tokens, so that a prompt's tokens are always a prefix
-of the tokens of prompt and completion together, as required by trainers that re-tokenize conversations.
+of the tokens for the prompt and completion together, as required by trainers that re-tokenize conversations.
 """
 
 from collections.abc import Iterable
