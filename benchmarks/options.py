@@ -111,7 +111,7 @@ STUDIES = {
 
 
 def run(results: Connection, folder: Path, overrides: list[str], seed: int, steps: int) -> None:
-    """Train once and send the figures: accuracy halfway and at the end, and other metrics."""
+    """Train once and send the figures to the parent process: accuracy halfway and at the end, and other metrics."""
     config = load_train_config(
         CONFIG,
         [

@@ -102,7 +102,7 @@ def measure(ours: Side, upstream: Side, seconds: float) -> None:
     """Time both sides on the same calls for about `seconds` each; the sides take turns.
 
     The first pass is warm-up. If upstream's first pass takes longer than `seconds`, it is upstream's only pass; if it
-    takes more than ten times as long, the remaining kinds of completions are skipped.
+    takes longer than ten times `seconds`, the remaining kinds of completions are skipped.
     """
     begin = time.perf_counter()
     done = upstream.first_pass(10 * seconds)
@@ -394,7 +394,7 @@ def main() -> int:
     parser.add_argument("--times", action="store_true", help="measure the maximum time per answer instead")
     parser.add_argument("--step", type=int, default=10, help="with --times: measure every nth of about 6,600 answers")
     parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--rounds", type=int, default=200, help="number of batches with --workers")
+    parser.add_argument("--rounds", type=int, default=200, help="with --workers: number of batches")
     parser.add_argument("--check", action="store_true", help="exit code 1 if a target is missed")
     options = parser.parse_args()
     if options.entries < 2 or options.seconds <= 0 or options.batch < 1 or options.rounds < 1:

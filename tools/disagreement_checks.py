@@ -1,4 +1,4 @@
-"""Checks for kinds of honest answers on which the library's grader errs (see `disagreements`).
+"""Checks for kinds of honest answers that the library's grader gets wrong (see `disagreements`).
 
 Each check takes the stripped answer and the entry, and never calls a grader.
 """

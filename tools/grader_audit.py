@@ -91,7 +91,7 @@ def main() -> int:
     parser.add_argument("--measure", nargs="*", required=True, metavar="TASK", help="tasks; default: all")
     parser.add_argument("--items", type=int, default=100, help="questions per seed for honest answers; default: 100")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds; default: 3")
-    parser.add_argument("--rows", type=int, default=200, help="rows of each split for the searches; default: 200")
+    parser.add_argument("--rows", type=int, default=200, help="rows from each split for the searches; default: 200")
     parser.add_argument(
         "--processes", type=int, default=len(os.sched_getaffinity(0)), help="number of processes; default: one per core"
     )
