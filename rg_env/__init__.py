@@ -84,7 +84,7 @@ def _module_of(name: str) -> ModuleType:
 
 
 def _path_of(name: str) -> str:
-    """Return the path of the module that defines a public name. It may depend on the installed Verifiers release."""
+    """Return the path of the module that defines a public name. The path may depend on the Verifiers release."""
     path = _LAZY[name]
     if name not in ("load_environment", "ReasoningGymEnv"):
         return path
@@ -94,7 +94,7 @@ def _path_of(name: str) -> str:
 
 
 def _cause(path: str) -> str:
-    """Return the reason why an adapter cannot be imported, with a remedy if one is known."""
+    """Return the reason an adapter cannot be imported, with a remedy if one is known."""
     found = installed_version("verifiers")
     if not found:
         return "needs verifiers, which is not installed (run `pip install verifiers`, or use rg_env.ReasoningGym)"

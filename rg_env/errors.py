@@ -12,7 +12,7 @@
     ├── ServerError         (ConnectionError)  the inference server is unreachable or misconfigured; exit code 2
     │   └── RefusedError                       the server rejected a request (HTTP 4xx); a retry would fail too
     ├── ExportError         (RuntimeError)     the export differs from the trained model and was deleted
-    ├── HubError            (ConnectionError)  an upload did not finish; the same command resumes it
+    ├── HubError            (ConnectionError)  an upload did not finish; rerunning the command resumes it
     ├── TrainingError       (RuntimeError)     a run cannot continue
     │   └── StoppedTogether                    the main process failed; raised in all processes at the same point
     └── MissingExtraError   (ImportError)      an optional dependency is missing; shows how to install it; exit code 2
@@ -84,7 +84,7 @@ class ServerError(RGEnvError, ConnectionError):
 
 
 class RefusedError(ServerError):
-    """The server rejected a request (HTTP 4xx). Retrying it would fail again."""
+    """The server rejected a request (HTTP 4xx). A retry would fail too."""
 
 
 class ExportError(RGEnvError, RuntimeError):

@@ -55,7 +55,7 @@ class Environment:
 
 
 def load_environment(*args: Any, **options: Any) -> Environment:
-    """Build the environment. The parameters are those of `ReasoningGym`. Raises `InputError` for invalid arguments."""
+    """Build the environment, with the same parameters as `ReasoningGym`. Raises `InputError` for invalid arguments."""
     env = ReasoningGym(*args, **options)
     scorer = Scorer(env.rubric)
     return Environment(
@@ -107,7 +107,7 @@ class RewardFunction:
 
 
 def _rollouts(prompts: Any, completions: Any, completion_ids: Any, columns: Mapping[str, Any]) -> list[Rollout]:
-    """Return the unscored rollouts of a batch."""
+    """Return the unscored rollouts for a batch."""
     answers, infos = columns.get("answer"), columns.get("info")
     if answers is None or infos is None or not all(isinstance(info, Mapping) and "rg_task" in info for info in infos):
         raise InputError(
@@ -139,7 +139,7 @@ class Scorer:
     def scored(
         self, completions: Any, rollouts: list[Rollout], log_metric: LogMetric | None, log_extra: LogExtra | None
     ) -> list[Rollout]:
-        """Return the scored rollouts of `completions`.
+        """Return the scored rollouts for `completions`.
 
         The first call for a batch scores it and logs metrics and statuses. Later calls by the other reward functions
         reuse the result. An identical batch in a later step is scored and logged again.

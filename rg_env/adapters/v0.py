@@ -4,14 +4,15 @@ environments.
     env = vf.load_environment("rg-env", gym="leg_counting")
     env = vf.load_environment("rg-env", gym=["leg_counting", {"name": "chain_sum", "weight": 2}], seed=1)
 
-The environment has all parameters of `core.environment.ReasoningGym`. Positional parameters are in the same order as in
-Verifiers' own `ReasoningGymEnv`. Differences between releases of v0 are handled by duck typing, not by version checks.
+The environment accepts all parameters of `core.environment.ReasoningGym`. Positional parameters are in the same order
+as in Verifiers' own `ReasoningGymEnv`. Differences between v0 releases are handled by duck typing, not by version
+checks.
 
 Rewards and metrics are wrapped in functions, to which `vf.Rubric` passes arguments by parameter name. The first
 function called for a rollout scores the rollout and stores it in `state` for the other functions.
 
-`vf.Rubric` catches any exception that a reward function raises, logs it and continues with 0.0. It also includes NaN
-rewards in the weighted sum. To end the run instead, `watch(rubric)` wraps the functions of any rubric in place, and
+`vf.Rubric` catches any exception that a reward function raises, logs it and uses 0.0 as the reward. It also includes
+NaN rewards in the weighted sum. To end the run instead, `watch(rubric)` wraps the functions of any rubric in place, and
 `raising_reward_errors()` re-raises the first error from a wrapped function.
 
 `VerifiersEnvironment` lets `GRPOTrainer` train on the rows of a `vf.SingleTurnEnv`, whose rubric scores the
@@ -49,7 +50,7 @@ if not hasattr(vf, "SingleTurnEnv"):
     )
 
 _MADE_HERE = ("dataset", "eval_dataset", "message_type")
-"""Parameters of the parent classes that this environment sets itself."""
+"""Parent-class parameters that this environment sets itself."""
 _CACHE_KEY = "rg_env_rollout"
 _PENDING_KEY = "rg_env_pending_score"
 _AWAITS_REWARDS = find_spec("verifiers.utils.async_utils") is not None

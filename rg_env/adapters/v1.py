@@ -57,8 +57,8 @@ class ReasoningGymTaskData(vf.TaskData):
     answer: str = ""
     """The gold answer, or "" if the library does not store one."""
     info: dict[str, str] = Field(default_factory=dict)
-    """Data for scoring, such as the task's name, its options and the library's entry (both as JSON), and the grading
-    mode."""
+    """Data for scoring, such as the task's name, the grading mode and (both as JSON) the task's options and the
+    library's entry."""
 
 
 class ReasoningGymTaskConfig(vf.TaskConfig):
@@ -115,7 +115,7 @@ class ReasoningGymTask(vf.Task[ReasoningGymTaskData, vf.State, ReasoningGymTaskC
 
 
 class ReasoningGymTasksetConfig(vf.TasksetConfig):
-    """Options of the taskset: most of the parameters of `ReasoningGym`, plus `split`, `level` and `imports`. The
+    """Options for the taskset: most of the parameters of `ReasoningGym`, plus `split`, `level` and `imports`. The
     parameter `system_prompt` is called `instruction`."""
 
     task: ReasoningGymTaskConfig = ReasoningGymTaskConfig()
@@ -328,14 +328,14 @@ def _certificates() -> ssl.SSLContext:
 if hasattr(vf, "SingleAgentEnv"):  # Verifiers 0.2 lacks this class; in that release, the harness has its own runtime
 
     class SingleTurnEnvConfig(vf.SingleAgentEnvConfig):
-        """Config of an environment whose only agent runs on this machine."""
+        """Config for an environment whose only agent runs on this machine."""
 
         agent: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig())
         """Agent config with a subprocess as the runtime. Verifiers' default runtime rents a sandbox, which requires a
         login and is not needed because the agent does not execute code."""
 
     class SingleTurnEnv(vf.SingleAgentEnv, vf.Env[SingleTurnEnvConfig]):
-        """Environment that Verifiers uses to evaluate the taskset if it is loaded by id."""
+        """Environment that Verifiers uses to evaluate the taskset when the taskset is loaded by id."""
 
     class ReasoningGymEnv(SingleTurnEnv):
         """A single-turn environment for Reasoning Gym tasks. By default, training and evaluation never share a problem.

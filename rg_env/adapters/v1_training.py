@@ -85,7 +85,8 @@ class TasksetEnvironment(Environment):
         return rows
 
     def _check(self, task: vf.Task) -> None:
-        """Record the rewards for this type of task. Raises `InputError` if the trainer cannot run it."""
+        """Record the reward weights for this type of task. Raises `InputError` if the type has no reward or the trainer
+        cannot run it."""
         name, judges = type(task).__name__, task.plugged_judges()
         rewards, metrics = task.hooks("reward"), task.hooks("metric")
         if task.toolsets(task.config):

@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
         "max_tokens": "maximum new tokens per completion",
     }.items():
         number(f"--{name.replace('_', '-')}", dest=f"training.{name}", help=text)
-    key("--output-dir", "output.dir", "DIR", "output folder of the run; default: outputs/")
+    key("--output-dir", "output.dir", "DIR", "output folder for the run; default: outputs/")
     doctor.flag("--json", help="print the results as JSON")
     doctor.set_defaults(run=run)
 

@@ -18,7 +18,7 @@ def add(commands: Any) -> None:
         help="compare models (endpoints, checkpoints, adapters) on tasks",
         usage="rg-env eval [CONFIG] [section.key=value ...] [--models MODEL ...] [--tasks TASK ...] "
         "[--data FILE] [--external BENCHMARK ...] [options]",
-        epilog="A MODEL is a folder, a name on the Hugging Face Hub, 'tiny', or NAME@URL of an OpenAI-compatible "
+        epilog="A MODEL is a folder, a name on the Hugging Face Hub, 'tiny', or NAME@URL for an OpenAI-compatible "
         "endpoint (its API key is read from OPENAI_API_KEY). To rename a model, use models.NAME=MODEL. For a "
         "checkpoint, missing settings are taken from its training run. External benchmarks require the "
         "eval-external extra. "
@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
     key("--data", "data.path", "FILE", "your own questions: a CSV, JSON, JSONL or Parquet file, or a Hub dataset")
     external = {"dest": "external.tasks", "metavar": "BENCHMARK"}
     parser.names("--external", **external, help="benchmarks from lm-evaluation-harness or rg-env, such as gsm8k_rg")
-    number("-n", "--num-examples", "--limit", help="questions per task; default: 100, or all questions of a benchmark")
+    number("-n", "--num-examples", "--limit", help="questions per task; default: 100, or all questions in a benchmark")
     number("-r", "--rollouts-per-example", help="sampled answers per question; default: 1")
     number(
         "--max-tokens",
@@ -49,7 +49,7 @@ def add(commands: Any) -> None:
         "sampling temperature; default: 1 or the benchmark's value",
         type=float,
     )
-    option("--seed", type=seed, help="sampling seed of the embedded engine; default: 0")
+    option("--seed", type=seed, help="sampling seed for the embedded engine; default: 0")
     key("--gpus", "serving.gpus", "0,1,...", "GPUs for vLLM servers on this machine; default: all", type=gpu_numbers)
     key("--output-dir", "output.dir", "DIR", "output folder; default: a new folder under outputs/")
     parser.flag("--resume", help="resume the evaluation in the output folder")
@@ -99,13 +99,13 @@ def run(options: argparse.Namespace) -> int:
     with end_signals_as_ctrl_c():
         results, folder = run_evaluation(config, resume=options.resume)
     print_results(results)
-    print(f"files in {folder}; `rg-env report {shlex.quote(str(folder))}` makes a page of the results and answers")
+    print(f"files in {folder}; `rg-env report {shlex.quote(str(folder))}` makes a page with the results and answers")
     return 0
 
 
 def _taken_from_lists(given: dict[str, Any], overrides: list[str]) -> list[str]:
-    """Remove overrides (`key=value`) from the lists in `given` and return them. argparse treats every argument after
-    `--models` as a name.
+    """Remove overrides (`key=value`) from the lists in `given` and return them. They end up there because argparse
+    treats every argument after `--models` as a name.
 
     Raises:
         InputError: both a list and an override for a single model or task are given, and one would replace the other.

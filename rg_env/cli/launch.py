@@ -17,14 +17,14 @@ def add(commands: Any) -> None:
     launch = commands.add_parser(
         "launch",
         help="start a vLLM server and a training run that uses it, and stop the server when the run ends",
-        usage="rg-env launch CONFIG [section.key=value ...] [options] [-- options of rg-env train]\n"
+        usage="rg-env launch CONFIG [section.key=value ...] [options] [-- options for rg-env train]\n"
         "       rg-env launch SCRIPT --model NAME [options] [-- the script's own arguments]",
         epilog="A script receives --model, --engine vllm and --port. Without a GPU, both processes run on the CPU.",
         examples=[
             "rg-env launch configs/train/leg_counting_qwen7b.yaml --vllm-gpus 0 --gpus 1,2,3",
             "rg-env launch examples/train_minimal.py --model Qwen/Qwen2.5-1.5B-Instruct -- --num-generations 8",
         ],
-        advice="put options of rg-env train and a script's own arguments at the end, after `--`",
+        advice="put options for rg-env train and a script's own arguments at the end, after `--`",
     )
     option, number = launch.add_argument, launch.number
     option("script", help="config or script, such as configs/train/tiny.yaml or examples/train_ultra_minimal.py")
@@ -38,7 +38,7 @@ def add(commands: Any) -> None:
     number("--tensor-parallel-size", help="GPUs per model replica in vLLM")
     number("--data-parallel-size", help="model replicas in vLLM")
     option("--dtype", help="dtype of the server's weights; default: the model's dtype, or float32 on a CPU")
-    number("--max-model-len", help="context length of vLLM, in tokens (prompt plus completion)")
+    number("--max-model-len", help="context length for vLLM, in tokens (prompt plus completion)")
     text = "additional vLLM options, such as --vllm-args='--seed 1'"
     option("--vllm-args", type=shell_words, default=(), metavar="'...'", help=text)
     option("--log-dir", metavar="DIR", help="folder for vllm.log and train.log; default: a new folder under logs/")
@@ -55,7 +55,7 @@ def add(commands: Any) -> None:
 
 
 def parse(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:
-    """Parse the options. Everything after the first `--`, and any config overrides before it, go to `script_arguments`.
+    """Parse the options. Everything after the first `--` goes to `script_arguments`, as do config overrides before it.
 
     Raises:
         InputError: an argument before `--` is not a `launch` option.

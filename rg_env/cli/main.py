@@ -1,5 +1,5 @@
-"""The `rg-env` command. The modules in this folder parse the arguments of its subcommands. The subcommands are
-implemented in lower layers.
+"""The `rg-env` command. The modules in this folder parse the arguments for its subcommands, which are implemented in
+lower layers.
 
 rg-env tasks [NAME] [--json]         list the tasks, or show one task's options and examples
 rg-env tasks --audit                 show the audit of the tasks' graders
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def make_parser() -> "tuple[CommandParser, argparse._SubParsersAction[CommandParser]]":
-    """Build the parser of `rg-env` and return it with its subparsers action."""
+    """Build the parser for `rg-env` and return it with its subparsers action."""
     description = "Train and evaluate language models on Reasoning Gym tasks."
     parser = CommandParser(prog="rg-env", description=description, examples=_EXAMPLES)
     parser.add_argument("--version", action="store_true", help="print the version")

@@ -94,7 +94,7 @@ class CommandParser(argparse.ArgumentParser):
         return options, rest
 
     def error(self, message: str) -> NoReturn:
-        """Raise an error that suggests the right name if an option is misnamed, because argparse may only report that a
+        """Raise an error that suggests the right name if an option is misnamed, because argparse may report only that a
         required option is missing. Otherwise, raise argparse's error as one line."""
         for argument in self._arguments:
             if argument.startswith("--") and self._called(argument.partition("=")[0]):

@@ -13,12 +13,12 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "probe",
         help="find tasks and levels that a model can learn from",
-        epilog="Checkpoints are prompted as in training. The command writes the files of an evaluation and, in "
-        "addition, mixture.yaml, which a training config can extend.",
+        epilog="Checkpoints are prompted as in training. The command writes the same files as an "
+        "evaluation, plus mixture.yaml, which a training config can extend.",
         examples=["rg-env probe --model Qwen/Qwen2.5-1.5B-Instruct --tasks chain_sum,leg_counting --levels 0 1 2"],
     )
     option, number = parser.add_argument, parser.number
-    option("--model", required=True, help="model folder, name on the Hub, 'tiny', or NAME@URL of an endpoint")
+    option("--model", required=True, help="model folder, name on the Hub, 'tiny', or NAME@URL for an endpoint")
     parser.names("--tasks", required=True, metavar="TASK", help="tasks to probe, or 'all' for every task")
     option("--levels", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="difficulty levels; default: 0 1 2")
     number("-n", "--num-examples", default=20, help="questions per task and level (a verdict requires 16); default: 20")

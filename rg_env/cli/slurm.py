@@ -25,12 +25,12 @@ def add(commands: Any) -> None:
     option, number = slurm.add_argument, slurm.number
     slurm.config("training or evaluation config, such as configs/train/tiny.yaml")
     number("--gpus", required=True, help="GPUs per node")
-    option("--time", required=True, help="time limit of the job, such as 04:00:00 or 1-12")
+    option("--time", required=True, help="time limit for the job, such as 04:00:00 or 1-12")
     option("--account", metavar="A", help="Slurm account to charge")
     option(
         "--partition", metavar="P", help="partitions for the job, such as gpu or gpu,long; default: set by the cluster"
     )
-    option("--qos", metavar="Q", help="quality of service (QOS) of the job; default: set by the cluster")
+    option("--qos", metavar="Q", help="quality of service (QOS) for the job; default: set by the cluster")
     option("--gpu-type", metavar="T", help="the cluster's name for the GPU type, such as a100 or h100")
     option("--constraint", metavar="C", help="required node features, such as 'a100&nvlink'")
     option("--modules", nargs="+", default=(), metavar="M", help="environment modules to load, such as cuda/12.8 gcc")

@@ -25,7 +25,7 @@ def add(commands: Any) -> None:
     """Add `rg-env compare` to the subcommands."""
     compare = commands.add_parser(
         "compare",
-        help="compare the finished runs of a sweep in a table and plots",
+        help="compare a sweep's finished runs in a table and plots",
         usage="rg-env compare FOLDER",
         epilog="The command prints the table and writes comparison.md, comparison.json, comparison.png and curves.png "
         "to FOLDER. For runs that do not belong to a single sweep, use `rg-env plot RUN RUN` to draw the curves, and "

@@ -1,4 +1,4 @@
-"""Resources of this machine: GPUs, vLLM, programs and ports. `nvidia-smi` is the only program that this module runs."""
+"""Resources on this machine: GPUs, vLLM, programs and ports. `nvidia-smi` is the only program that this module runs."""
 
 import os
 import re

@@ -232,7 +232,7 @@ launcher, not this timeout, detects dead processes."""
 def processes(*, cpu: bool | None = None) -> PartialState:
     """Return accelerate's process state. Use the CPU if `cpu` is True, or if `cpu` is None and there is no GPU.
 
-    accelerate keeps the arguments of the first call. If `cpu` were not passed, accelerate would treat each process of a
+    accelerate keeps the arguments of the first call. If `cpu` were not passed, accelerate would treat each process in a
     CPU run as a separate run. Therefore, no other module may create a `PartialState`.
     """
     return PartialState(cpu=not torch.cuda.is_available() if cpu is None else cpu, timeout=TIMEOUT)

@@ -28,7 +28,7 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     max_tokens: int | None = None
-    """Maximum number of new tokens. None means up to the context length."""
+    """Maximum number of new tokens. None means no limit other than the context length."""
 
     @property
     def is_plain(self) -> bool:

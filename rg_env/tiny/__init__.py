@@ -12,9 +12,9 @@ or guesses a number near the answer, and is usually wrong. Before training, the 
 discover that working step by step earns more reward. The reward curve rises within a dozen steps, so a wrong gradient
 in a trainer shows up just as quickly.
 
-The policy is meant for demonstrations and tests. The policy is not a general language model, because it was trained
-only on questions from the training split of these tasks, with the single system prompt `SYSTEM_PROMPT`. `README.md` in
-this folder contains the recipe and the measurements, and `python tools/tiny_build.py --out DIR` rebuilds the policy
+The policy is meant for demonstrations and tests. It is not a general language model, because it was trained only on
+questions from the training split of these tasks, with a single system prompt (`SYSTEM_PROMPT`). `README.md` in this
+folder contains the recipe and the measurements, and `python tools/tiny_build.py --out DIR` rebuilds the policy
 from scratch.
 
 This module imports neither torch nor Reasoning Gym.
@@ -30,7 +30,7 @@ TINY = "tiny"
 """Name of the policy in configs and commands."""
 
 POLICY_DIR: Path = Path(__file__).parent / "policy"
-"""Folder of the bundled policy, with weights, tokenizer, chat template and generation config."""
+"""Folder with the bundled policy: weights, tokenizer, chat template and generation config."""
 
 SYSTEM_PROMPT = "Think step by step, then give the final answer as <answer>your answer here</answer>."
 """The only system message that the policy was trained with."""
@@ -46,7 +46,7 @@ TASKS: dict[str, dict[str, Any]] = {
         "operators_weights": [0.5, 0.5, 0.0],
     },
 }
-"""Config of each Reasoning Gym task that the policy was trained on."""
+"""Config for each Reasoning Gym task that the policy was trained on."""
 
 MAX_NEW_TOKENS = 90
 """Token limit for completions, enough for every step-by-step solution to the tasks in `TASKS`."""

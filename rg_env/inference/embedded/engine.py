@@ -29,7 +29,7 @@ from rg_env.inference.embedded.kv_cache import GrowingCache, decoding_attention
 from rg_env.inference.protocol import Completion, Engine, Sampling
 
 _CACHE_BLOCK = 64  # initial cache capacity beyond the prompt, in tokens; it grows as needed
-_SHARED_FROM_HIDDEN = 512  # hidden size from which multi-threaded decoding is faster
+_SHARED_FROM_HIDDEN = 512  # multi-threaded decoding is faster at this hidden size and above
 _GREEDY_BELOW = 1e-5  # as in vLLM; dividing logits by a lower temperature could overflow
 _TRUNCATION = ("top_k", "top_p", "min_p")
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")

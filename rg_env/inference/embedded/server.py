@@ -185,7 +185,7 @@ class Request(BaseModel, ABC):
 
     @property
     def limit(self) -> int | None:
-        """Maximum number of new tokens. None means up to the context length."""
+        """Maximum number of new tokens. None means no limit other than the context length."""
         return self.max_tokens
 
     @property
@@ -523,7 +523,7 @@ def make_app(engine: EmbeddedEngine, prepare: Prepare = list) -> Starlette:
 
 
 def with_prompt(prompt: PromptConfig, messages: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Insert `prompt` at the first user message of a chat, unless the chat has a system message or already contains the
+    """Apply `prompt` to the first user message in a chat, unless the chat has a system message or already contains the
     prompt's text."""
     text = prompt.system_prompt
     if any(each["role"] == "system" or (text and text in each["content"]) for each in messages):

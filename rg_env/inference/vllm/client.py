@@ -30,8 +30,8 @@ POLL_S = 0.5
 NOT_LISTENING = "no process is listening there"
 BREAKS_OFF = "the service does not speak HTTP, or it drops the connection"
 _DIRECT: Any = {"trust_env": False, "verify": False}
-"""httpx options. A server in this cluster is not behind the environment's proxy, and without TLS, no certificates
-need to be loaded."""
+"""httpx options. Servers in this cluster are reached without the environment's proxy, and plain HTTP needs no
+certificates."""
 
 
 def serve_command(model: str, *, port: int = 8000, extra: Sequence[str] = (), **options: str | int | None) -> list[str]:

@@ -19,7 +19,7 @@ PREFIX = "rg-env-"
 HEADER = 4096
 """Number of bytes at the start of the file that are reserved for the worker's JSON description of itself."""
 ALIGNMENT = 16
-"""Alignment of tensors in bytes, which allows viewing them as any dtype."""
+"""Alignment of tensors, in bytes. With this alignment, they can be viewed as any dtype."""
 
 
 SHAPE = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
