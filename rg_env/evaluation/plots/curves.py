@@ -43,8 +43,8 @@ class Curve:
     questions: int | None = None
     """Number of frozen questions, or None if the number is unknown."""
     asked: object = None
-    """Value that identifies the problems, prompts, sampling and grading used in the run's evaluations, or None if these
-    are unknown."""
+    """Value that identifies the questions, prompts, sampling and grading used in the run's evaluations, or None if
+    these are unknown."""
 
 
 def read_curve(file: Path, name: str) -> Curve:
@@ -83,7 +83,7 @@ def notes_on(curves: Sequence[Curve]) -> list[str]:
     notes = []
     if any(asked != known[0] for asked in known):
         notes.append(
-            "accuracies are not comparable, because the runs were evaluated on different problems or in different ways"
+            "accuracies are not comparable, because the runs were evaluated on different questions or in different ways"
         )
     if unknown := [curve.name for curve in measured if curve.asked is None]:
         notes.append(
@@ -141,7 +141,7 @@ def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None)
 
 
 def _labels(curves: Sequence[Curve], shown: Sequence[Curve]) -> list[str]:
-    """Return the legend labels, with the number of problems if that number differs between runs."""
+    """Return the legend labels, with the number of questions if that number differs between runs."""
     names = style.short_names([curve.name for curve in curves], 40)
     if len(shown) < len(curves):
         ends = [
@@ -149,7 +149,7 @@ def _labels(curves: Sequence[Curve], shown: Sequence[Curve]) -> list[str]:
         ]
         return [*ends, f"the other {len(curves) - 2} runs", "mean of all runs"]
     differ = len({curve.questions for curve in curves}) > 1
-    return [f"{names[each.name]} ({each.questions or '?'} problems)" if differ else names[each.name] for each in shown]
+    return [f"{names[each.name]} ({each.questions or '?'} questions)" if differ else names[each.name] for each in shown]
 
 
 def _draw_line(axes: Axes, curve: Curve, metric: str, line: dict[int, float], color: int) -> Line2D:

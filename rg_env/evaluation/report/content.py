@@ -380,7 +380,7 @@ def _add_charts(page: Page, evaluations: Sequence[Results]) -> None:
                 found[f"{name}{schema.SUFFIXES['labelled']}"] = (scores.accuracy, *scores.intervals["accuracy"])
         for name, estimate in found.items():
             lines.setdefault(name, []).append((each.step or 0, estimate))
-    note = "Mean and 95% interval, clustered by problem"
+    note = "Mean and 95% interval, clustered by question"
     charts = [Chart("Accuracy on the frozen questions", lines, note, share=True)]
     for title, names in _CHARTS.items():
         known = {label: zip(*page.metrics[name], strict=True) for name, label in names.items() if name in page.metrics}
@@ -399,7 +399,7 @@ def _add_evaluations(page: Page, evaluations: Sequence[Results]) -> None:
             apart = {"held-out accuracy": figures_of(held_out)["accuracy"]} if held_out else {}
             rows.append({"step": str(each.step), **figures_of(overall), **apart})
     if rows:
-        note = "Means over the training tasks' problems, with 95% intervals clustered by problem."
+        note = "Means over the training tasks' questions, with 95% intervals clustered by question."
         page.tables.append(Table("Evaluations", *columns_of(rows), [note]))
     first, last = evaluations[0], evaluations[-1]
     shown = {f"step {each.step}": each for each in (first, last)}

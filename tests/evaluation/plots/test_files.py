@@ -122,10 +122,10 @@ def test_runs_that_were_not_evaluated_alike_are_labeled(rg_env: Run) -> None:
     code, _, notes = rg_env("plot", *files, "--output", "p.svg")
     assert (code, notes.count("\n")) == (0, 1)
     assert notes.startswith(
-        "note: accuracies are not comparable, because the runs were evaluated on different problems"
+        "note: accuracies are not comparable, because the runs were evaluated on different questions"
     )
-    assert shown(["3 (3 problems)", "5 (5 problems)", "optimizer step (shaded: 95% intervals)"])[-2:] == [
-        "3 (3 problems)", "5 (5 problems)"]  # fmt: skip
+    assert shown(["3 (3 questions)", "5 (5 questions)", "optimizer step (shaded: 95% intervals)"])[-2:] == [
+        "3 (3 questions)", "5 (5 questions)"]  # fmt: skip
     assert "accuracies are not comparable" in Path("p.svg").read_text()
     write_run("5/metrics.jsonl", problems=3)
     assert rg_env("plot", *files, "--output", "p.svg") == (0, "p.svg\n", "")

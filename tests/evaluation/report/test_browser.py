@@ -232,7 +232,7 @@ def test_keys_walk_through_the_list(browser: Browser, evaluation_page: Path) -> 
     browser.open(evaluation_page)
     browser.press("j", "j", "k")
     assert browser.chosen() == "2"
-    assert "problem 0 · 2 of 16" in browser.text("#detail header")
+    assert "question 0 · 2 of 16" in browser.text("#detail header")
     browser.press("/", "j")
     browser.settle()
     assert browser.focus() == "search"

@@ -32,7 +32,7 @@ function labels(record) {
   if (record.part === "held_out") words.push("held-out task");
   if (record.part === "labelled") words.push("under a label");
   if (record.level !== undefined) words.push(`level ${record.level}`);
-  if (record.problem !== undefined) words.push(`problem ${record.problem}`);
+  if (record.problem !== undefined) words.push(`question ${record.problem}`);
   return words;
 }
 
