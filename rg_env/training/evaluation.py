@@ -41,7 +41,7 @@ from rg_env.training.trainer import GRPOTrainer
 AnyEnvironment = Annotated[Environment, BeforeValidator(as_environment)]
 """Any environment that `GRPOTrainer` accepts."""
 Progress = Callable[[int, int], Any]
-"""Function that is called with the number of answers so far and the total number of answers."""
+"""Function that is called with the number of answers so far and the total number."""
 
 
 class EvaluationPlan(EvaluationSettings):

@@ -21,7 +21,7 @@ LOGIT_BYTES = 12
 LOGITS_PER_CHUNK = 2**27
 """Maximum number of logits in memory at once (`algorithms.logprobs`), enough to keep a GPU busy."""
 HEAD_BYTES = 8
-"""Additional bytes per trained weight of the LM head, for the float32 gradients of one chunk and the sum of the
+"""Additional bytes per trained weight in the LM head, for the float32 gradients of one chunk and the sum of the
 previous chunks' gradients."""
 KEPT_PER_LAYER = 17
 """Number of values kept per layer, token and hidden unit for the backward pass without checkpointing, excluding

@@ -211,7 +211,7 @@ def kl_spike(history: History, factor: float) -> str | None:
 
 
 def ratio_spike(history: History, factor: float) -> str | None:
-    """Check for updates on a batch that move the policy too far from the policy that sampled the batch."""
+    """Check for updates on a batch that move the policy too far from the policy that sampled it."""
     change = "updates within a batch go too far; lower training.num_iterations or training.learning_rate"
     return _spike(history, "policy_ratio/max", factor, RATIO_FLOOR, change)
 

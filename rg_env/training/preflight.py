@@ -33,7 +33,7 @@ class Start:
     """Result of `check_start`."""
 
     folder: Path | None = None
-    """The output folder on the first process, and None on all other processes."""
+    """The output folder on the first process, or None on all other processes."""
     rows: tuple[Rows, Rows] | None = None
     """Training and evaluation rows from the `data` section, or None if there is no such section or the data has not
     been downloaded yet."""

@@ -421,8 +421,8 @@ class GRPOTrainer:
 
     @contextmanager
     def _quiet_garbage_collector(self) -> Iterator[None]:
-        # Exempt the libraries' objects, about a million, from garbage collection. A full collection would visit all
-        # these objects every other step, which takes about 0.2 s.
+        # Exempt the libraries' objects, about a million, from garbage collection. Otherwise, a full collection would
+        # visit all of them every other step and take about 0.2 s.
         gc.collect()
         gc.freeze()
         try:

@@ -48,7 +48,7 @@ class Objective:
         self, model: Any, ids: torch.Tensor, mask: torch.Tensor, max_rows: int | None = None, entropy: bool = False
     ) -> torch.Tensor:
         """Return the log-probabilities `(B, L - 1) float32` of `ids (B, L)[:, 1:]` under `model`, with zeros where
-        `mask (B, L - 1)` is False. For the result with `entropy`, see `completion_logps`.
+        `mask (B, L - 1)` is False. See `completion_logps` for the result with `entropy`.
 
         Rows are padded on the right. With causal attention, other tokens never attend to padding on the right, so no
         attention mask is needed.
@@ -87,8 +87,8 @@ class Objective:
                 part["reference_logps"] = self.logps(self._model, part["input_ids"], part["loss_mask"], max_rows=rows)
 
     def __call__(self, inputs: dict[str, Any]) -> torch.Tensor:
-        """Return the loss of a micro-batch as a scalar tensor, and add the metrics of all processes' micro-batches to
-        `metrics`.
+        """Return the loss of a micro-batch as a scalar tensor, and add metrics that cover all processes' micro-batches
+        to `metrics`.
 
         Without a KL term or an entropy bonus, a row's loss is proportional to its advantage. In that case, rows with an
         advantage of 0 (such as groups with equal rewards) contribute nothing to the loss or the gradient. These rows

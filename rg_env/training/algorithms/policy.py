@@ -1,10 +1,10 @@
 """Prepare the policy (adapters, gradient checkpointing, no dropout) and the reference policy for the KL term.
 
 The reference is the initial model (`reference_of`) or the policy before its last update (`PreviousPolicy`,
-`kl_reference="previous"`). A KL term against the initial model keeps the policy near that model. A KL term against the
-previous policy limits only the size of each update (the "local" regularization from an exercise in the course "RL for
-Real"). The previous policy requires a copy of the trained weights (with LoRA, only of the adapters), a second copy
-during an update, and an additional forward pass per update.
+`kl_reference="previous"`). A KL term against the initial model keeps the policy near it. A KL term against the previous
+policy limits only the size of each update (the "local" regularization from an exercise in the course "RL for Real").
+The previous policy requires a copy of the trained weights (with LoRA, only of the adapters), a second copy during an
+update, and an additional forward pass per update.
 """
 
 import copy

@@ -31,8 +31,8 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def weight_files(folder: Path, name: str) -> list[Path]:
-    """Return a list with the file `name` in `folder`, or the files listed in its index. The list is empty if neither
-    exists.
+    """Return a list containing the file `name` in `folder`, or the files listed in its index. The list is empty if
+    neither exists.
 
     If the file and its index both exist, the index is ignored, as in transformers.
 

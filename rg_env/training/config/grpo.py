@@ -77,8 +77,8 @@ class GRPOConfig(Section):
     number must be divisible by `num_generations`, and each process's share must divide evenly into micro-batches."""
     per_device_train_batch_size: Positive = 8
     """Maximum number of rollouts per micro-batch on each process. A process that has fewer rollouts per step handles
-    all its rollouts in one micro-batch. This setting affects memory use and speed, but not the number of rollouts per
-    step."""
+    all of its rollouts in one micro-batch. This setting affects memory use and speed, but not the number of rollouts
+    per step."""
     num_generations: Annotated[int, Field(ge=2)] = 8
     """Number of rollouts per prompt. The rollouts of a prompt form a group, and advantages are computed relative to the
     group (Shao et al., 2024, arXiv:2402.03300)."""

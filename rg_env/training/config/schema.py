@@ -451,7 +451,7 @@ class TrainConfig(Section):
         return [self.data.name] if self.data else list(self.tasks)
 
     def mixture(self, gym: Any) -> Mixture:
-        """Parse `gym` as a mixture. The tiny policy uses its own problem sizes for options that `gym` does not set."""
+        """Parse `gym` as a mixture. With the tiny policy, problem sizes that `gym` does not set default to its own."""
         return tiny_mixture(gym) if self.model.name == TINY else Mixture.parse(gym)
 
     def prompt_arguments(self) -> dict[str, Any]:

@@ -130,7 +130,7 @@ def shorten(text: str, length: int) -> str:
 
 
 def _print_example(console: Console, **rollouts: dict[str, Any]) -> None:
-    """Print a question and its answers. `rollouts` are records by name (`completion`, or `before` and `after`)."""
+    """Print a question and its answers. `rollouts` contains records by name (`completion`, or `before` and `after`)."""
     record = next(iter(rollouts.values()))
     heads = [("  ", ""), (visible_line(record["task"]), "bold")]
     parts = [("question", record["question"], QUESTION_LENGTH)]
