@@ -81,7 +81,7 @@ def test_every_release_of_the_matrix_is_in_the_table() -> None:
 def test_sizes_and_rewards_are_said_as_they_are() -> None:
     parameters = inspect.signature(ReasoningGym).parameters
     sizes = [parameters[f"num_{split}_examples"].default for split in ("train", "eval")]
-    assert "{:,} for training and {:,} for evaluation".format(*sizes) in SECTIONS["Datasets"]
+    assert "{:,} questions for training and {:,} for evaluation".format(*sizes) in SECTIONS["Datasets"]
     (first, weight), (second, other) = DEFAULT_REWARDS.items()
     assert f"`{first}` (weight {weight}) and `{second}` ({other})" in SECTIONS["Task"]
 

@@ -160,6 +160,6 @@ def test_damaged_adapters(
 def test_a_tied_end_that_was_adapted_is_refused(trained: Any, exported: Export) -> None:
     """The head and the embedding now differ, which a merged model cannot represent; kept adapters can."""
     folder, _ = trained(target_modules=["q_proj"], modules_to_save=["lm_head"])
-    with pytest.raises(InputError, match="cannot be merged: the model ties LM head and embedding"):
+    with pytest.raises(InputError, match="cannot be merged: the model ties the LM head and the embedding"):
         exported(folder, merge_lora=True)
     exported(folder)

@@ -47,7 +47,7 @@ def test_a_repository_gets_model_card_and_records(hub: HubServer, pushed: Pushed
     assert len(hub.repos["me/legs"].branches["main"]) == 2, "the Hub's own commit, and one"
     assert not hub.repos["me/legs"].private
     assert lines[0] == "creating me/legs"
-    assert lines[1].startswith(f"sending {len(files) - 1} files, ")
+    assert lines[1].startswith(f"sending {len(files) - 1} files (")
 
 
 def test_the_optimizers_state_comes_with_the_checkpoint(hub: HubServer, pushed: Pushed, run: Path) -> None:

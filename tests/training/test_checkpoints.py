@@ -121,7 +121,7 @@ def test_nothing_in_a_checkpoint_is_executed(run: Path, tmp_path: Path) -> None:
     assert chosen(path, run) == path
     (path / "latest").write_text("../..")
     forge(path)
-    assert "latest names a folder outside the checkpoint" in problem(path)
+    assert "'latest' names a folder outside the checkpoint" in problem(path)
     (path / "latest").unlink()
     torch.save({"weights": bomb}, path / "global_step2" / "zero_pp_rank_0_mp_rank_00_optim_states.pt")
     forge(path)

@@ -210,7 +210,7 @@ def test_plans_that_do_not_fit_the_trainer(make_trainer: Any, make_env: Any, uns
     for plan, words in (
         (EvaluationPlan(held_out=[make_env(num_train_examples=0)]), "leg_counting: a task cannot be both trained on"),
         (EvaluationPlan(held_out=[make_env(num_eval_examples=0)]), "no evaluation rows: set num_eval_examples"),
-        (EvaluationPlan(held_out=[unseen], max_tokens=4096), "embedded engine has a context of .*: lower it"),
+        (EvaluationPlan(held_out=[unseen], max_tokens=4096), "embedded engine has a context of .*: use at most"),
         (EvaluationPlan(labelled={"none": make_env(num_eval_examples=0)}), "no evaluation rows: set num_eval"),
     ):
         with pytest.raises(InputError, match=words):

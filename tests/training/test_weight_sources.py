@@ -85,9 +85,9 @@ def test_head_and_embedding_are_sent_even_if_they_are_one(family: str) -> None:
         (PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4), "PROMPT_TUNING adapters"),
         (PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4), "PREFIX_TUNING adapters"),
         (IA3Config(target_modules=["o_proj"], feedforward_modules=[]), "IA3 adapters"),
-        (LoraConfig(target_modules=["embed_tokens"]), "ties LM head and embedding"),
-        (LoraConfig(target_modules=["o_proj"], modules_to_save=["lm_head"]), "ties LM head and embedding"),
-        (LoraConfig(target_modules=["o_proj"], modules_to_save=["embed_tokens"]), "ties LM head and embedding"),
+        (LoraConfig(target_modules=["embed_tokens"]), "ties the LM head and the embedding"),
+        (LoraConfig(target_modules=["o_proj"], modules_to_save=["lm_head"]), "ties the LM head and the embedding"),
+        (LoraConfig(target_modules=["o_proj"], modules_to_save=["embed_tokens"]), "ties the LM head and the embedding"),
     ],
 )
 @pytest.mark.filterwarnings("ignore")  # PEFT's own, of some of these
