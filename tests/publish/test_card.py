@@ -182,7 +182,7 @@ def test_what_is_missing_is_stated(run: Path) -> None:
         assert text in found
         assert "model-index" not in found
     shutil.rmtree(run / "eval_results")
-    assert "nothing was measured" in card_of(run)
+    assert "The run did not evaluate these weights" in card_of(run)
 
 
 @pytest.mark.slow
