@@ -104,7 +104,10 @@ def test_the_audit_is_shown(rg_env: Run) -> None:
         (["tasks", "--audit", "--measure"], "rg-env tasks has no option '--measure': `rg-env tasks --help`"),
         (["tasks", "--category", "logics"], "unknown category 'logics': did you mean 'logic'"),
         (["tasks", "leg_counting", "--level", "99"], "level"),
-        (["report", "RUN/metrics.jsonl"], "is not a results file from rg-env eval (results_*.json); pass the folder"),
+        (
+            ["report", "RUN/metrics.jsonl"],
+            "is not a results file from rg-env eval (results_*.json); pass the run's folder",
+        ),
         (["plot", "SWEEP"], "SWEEP is a sweep: use `rg-env compare SWEEP`, or pass the folders of its runs"),
         (["plot", "configs"], "configs cannot be read"),
         (
