@@ -19,7 +19,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rg_env.evaluation.config import EvalConfig, eval_config_of
+from rg_env.evaluation.config import EvalConfig
+from rg_env.evaluation.load import eval_config_of
 from rg_env.evaluation.questions import draw
 from rg_env.evaluation.runner import ask_all, make_works
 

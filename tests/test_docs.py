@@ -19,7 +19,7 @@ import rg_env
 import rg_env.training
 from rg_env.cli import launch
 from rg_env.cli.main import make_parser
-from rg_env.evaluation.config import load_eval_config
+from rg_env.evaluation.load import load_eval_config
 from rg_env.training.config.load import load_train_config
 
 ROOT = Path(__file__).parents[1]

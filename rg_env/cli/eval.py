@@ -69,7 +69,8 @@ def run(options: argparse.Namespace) -> int:
     """Run `rg-env eval` and return the exit code."""
     from rg_env.core.config.files import is_config_file
     from rg_env.core.config.yaml12 import to_yaml
-    from rg_env.evaluation.config import EvalConfig, eval_config_of, load_eval_config
+    from rg_env.evaluation.config import EvalConfig
+    from rg_env.evaluation.load import eval_config_of, load_eval_config
 
     if options.config and not is_config_file(options.config) and "=" in options.config:  # an override
         options.overrides, options.config = [options.config, *options.overrides], None

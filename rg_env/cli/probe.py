@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     from rg_env.core.run_folder import free_folder, write_aside
     from rg_env.core.tasks.task_table import load_table
     from rg_env.errors import InputError
-    from rg_env.evaluation.config import eval_config_of
+    from rg_env.evaluation.load import eval_config_of
     from rg_env.evaluation.probe import LEAST_QUESTIONS, fitted, judge, labels, mixture, print_probed
     from rg_env.evaluation.runner import run_evaluation
     from rg_env.evaluation.trained import as_trained

@@ -46,7 +46,7 @@ def add(commands: Any) -> None:
 
 def _serve(options: argparse.Namespace) -> int:
     from rg_env.core.text import shortened
-    from rg_env.evaluation.config import eval_config_of
+    from rg_env.evaluation.load import eval_config_of
     from rg_env.evaluation.models import base_model
     from rg_env.evaluation.trained import as_trained
 

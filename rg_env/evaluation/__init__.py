@@ -25,7 +25,7 @@ def evaluate(
             `runner.run_evaluation`.
     """
     from rg_env.core.config.files import Document
-    from rg_env.evaluation.config import checked_eval_config
+    from rg_env.evaluation.load import checked_eval_config
     from rg_env.evaluation.runner import run_evaluation
 
     given = {"models": models, "tasks": tasks}

@@ -183,8 +183,9 @@ def _accuracies(results: Results, limit: int | None) -> Rows:
     for name, task in results.tasks.items():
         accuracies = [_accuracy(each.scores) for each in task.models.values()]
         title = f"{name}{SUFFIXES['held_out']}" if task.part == "held_out" else name
-        sizes = sorted({each.scores.n for each in task.models.values()})  # vary if training questions are skipped
-        rows.append([title, " to ".join(map(str, sizes[:1] + sizes[1:][-1:])), cell(task.floor), *accuracies])
+        sizes = [each.scores.n for each in task.models.values()]  # vary if training questions are skipped
+        n = f"{min(sizes)} to {max(sizes)}" if len(set(sizes)) > 1 else str(sizes[0])
+        rows.append([title, n, cell(task.floor), *accuracies])
     below = [[name, "", "", *cells] for name, cells in _over_tasks(results) if set(cells) != {_NOTHING}]
     return [*_shortened(rows, limit), *below]
 

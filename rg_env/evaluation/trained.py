@@ -24,7 +24,8 @@ from rg_env.core.run_folder import RunFolder, damaged
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import counted, listed, shortened
 from rg_env.errors import InputError
-from rg_env.evaluation.config import EvalConfig, EvalModel, path_problems, run_of
+from rg_env.evaluation.config import EvalConfig, EvalModel, run_of
+from rg_env.evaluation.load import path_problems
 from rg_env.evaluation.questions import Questions, hash_with_answer
 from rg_env.evaluation.results import OVERLAP_UNKNOWN
 

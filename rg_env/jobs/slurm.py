@@ -22,7 +22,7 @@ from rg_env.core.config.files import Document, is_config_file, read_config
 from rg_env.core.config.yaml12 import to_yaml
 from rg_env.core.text import counted, without_controls
 from rg_env.errors import InputError, OutputFolderError
-from rg_env.evaluation.config import load_eval_config
+from rg_env.evaluation.load import load_eval_config
 from rg_env.jobs.launch import guessed_sizes, longest_sequence, parallel_sizes
 from rg_env.jobs.sweep import SWEEP_FILE, load_sweep, notes, parse_axes
 from rg_env.training.config.load import load_train_config

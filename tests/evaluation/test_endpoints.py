@@ -15,7 +15,8 @@ from chat_server import ChatServer, completion
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 
 from rg_env.errors import InputError
-from rg_env.evaluation.config import EvalConfig, EvalModel, eval_config_of
+from rg_env.evaluation.config import EvalConfig, EvalModel
+from rg_env.evaluation.load import eval_config_of
 from rg_env.evaluation.models import EndpointFailed, endpoint
 from rg_env.evaluation.questions import Reply, Request
 from rg_env.evaluation.results import Results

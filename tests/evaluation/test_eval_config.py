@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from rg_env.cli.main import run
 from rg_env.core.tasks.task_table import load_table
 from rg_env.errors import ConfigError, InputError
-from rg_env.evaluation.config import EvalConfig, eval_config_of, load_eval_config, name_of, split_address
+from rg_env.evaluation.config import EvalConfig, name_of, split_address
+from rg_env.evaluation.load import eval_config_of, load_eval_config
 from rg_env.tiny import TASKS
 
 REPOSITORY = Path(__file__).parents[2]

@@ -21,8 +21,8 @@ from rg_env.core.run_folder import json_lines
 from rg_env.core.statistics import error_interval, wilson_interval
 from rg_env.errors import InputError, RGEnvError, ServerError
 from rg_env.evaluation import external
-from rg_env.evaluation.config import eval_config_of
 from rg_env.evaluation.external import Harness
+from rg_env.evaluation.load import eval_config_of
 from rg_env.evaluation.plots.files import plot_files
 from rg_env.evaluation.report.content import results_page
 from rg_env.evaluation.results import ExternalResult, Results, read_results, results_files

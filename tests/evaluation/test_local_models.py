@@ -18,7 +18,7 @@ import pytest
 
 from rg_env.core.run_folder import json_lines
 from rg_env.errors import EngineError, InputError, MissingExtraError, ServerError
-from rg_env.evaluation.config import eval_config_of
+from rg_env.evaluation.load import eval_config_of
 from rg_env.evaluation.models import local_engine
 from rg_env.evaluation.results import read_results, results_files
 from rg_env.evaluation.runner import run_evaluation

@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import load_table
 from rg_env.errors import InputError, UnknownNameError
-from rg_env.evaluation.config import eval_config_of
+from rg_env.evaluation.load import eval_config_of
 from rg_env.evaluation.probe import LEAST_QUESTIONS, Probed, fitted, judge, labels, mixture, print_probed, starts
 from rg_env.evaluation.results import TaskResults
 from rg_env.training.config.load import load_train_config

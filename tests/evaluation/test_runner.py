@@ -26,7 +26,8 @@ from rg_env.core.data.dataset import build_rows
 from rg_env.core.processes import entered
 from rg_env.core.run_folder import json_lines, locked
 from rg_env.errors import InputError, OutputFolderError, RewardError, ServerError, install_command
-from rg_env.evaluation.config import EvalConfig, eval_config_of
+from rg_env.evaluation.config import EvalConfig
+from rg_env.evaluation.load import eval_config_of
 from rg_env.evaluation.results import Results, read_results, results_files
 from rg_env.evaluation.runner import run_evaluation
 from rg_env.tiny import TASKS

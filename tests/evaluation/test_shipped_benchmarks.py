@@ -16,7 +16,7 @@ import json, sys
 from pathlib import Path
 import datasets
 from rg_env.evaluation import lm_eval_process as harness
-from rg_env.evaluation.config import eval_config_of
+from rg_env.evaluation.load import eval_config_of
 from rg_env.evaluation.external import check_tasks
 
 folders = check_tasks(eval_config_of(["models=tiny", "external.tasks=gsm8k"]))

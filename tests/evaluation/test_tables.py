@@ -11,7 +11,8 @@ from result_files import all_results, model_result, task_results
 from rich.console import Console
 
 from rg_env.errors import ConfigError
-from rg_env.evaluation.config import PublishedTable, eval_config_of, load_eval_config
+from rg_env.evaluation.config import PublishedTable
+from rg_env.evaluation.load import eval_config_of, load_eval_config
 from rg_env.evaluation.report.content import Page
 from rg_env.evaluation.results import PublishedFigure, Results, read_results, results_files
 from rg_env.evaluation.scores import compare

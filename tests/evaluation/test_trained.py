@@ -13,7 +13,8 @@ from rg_env.core.config import yaml12
 from rg_env.core.data.dataset import build_splits
 from rg_env.core.run_folder import RunFolder, json_lines
 from rg_env.errors import InputError
-from rg_env.evaluation.config import EvalConfig, eval_config_of, load_eval_config
+from rg_env.evaluation.config import EvalConfig
+from rg_env.evaluation.load import eval_config_of, load_eval_config
 from rg_env.evaluation.questions import draw
 from rg_env.evaluation.results import Results, read_results, results_files
 from rg_env.evaluation.runner import run_evaluation

@@ -23,7 +23,7 @@ from rg_env.core.hub import PushRequest
 from rg_env.core.run_folder import RunFolder
 from rg_env.errors import repository_command
 from rg_env.evaluation import trained
-from rg_env.evaluation.config import eval_config_of
+from rg_env.evaluation.load import eval_config_of
 from rg_env.evaluation.results import read_results
 from rg_env.evaluation.scores import together
 from rg_env.publish.card import find_license

@@ -11,7 +11,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from rg_env.core.processes import descendants
-from rg_env.evaluation.config import eval_config_of
+from rg_env.evaluation.load import eval_config_of
 from rg_env.evaluation.runner import run_evaluation
 from rg_env.tiny import POLICY_DIR
 

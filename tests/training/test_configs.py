@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rg_env.evaluation.config import load_eval_config
+from rg_env.evaluation.load import load_eval_config
 from rg_env.tiny import TRAINING
 from rg_env.training.config.grpo import GRPOConfig
 from rg_env.training.config.load import load_train_config

@@ -1,0 +1,251 @@
+"""Read and check evaluation configs.
+
+    config = load_eval_config("configs/eval/tiny.yaml", ["num_examples=50"])
+    config = eval_config_of(["models=tiny", "tasks=leg_counting"])
+
+Validation does not load a model or import torch or reasoning_gym. API keys, the values of task options and the contents
+of data files are checked later, in `runner.prepared`. If a model belongs to a training run, values missing from the
+config are taken from that run (see `evaluation.trained`).
+"""
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from rg_env.core.config import parsing
+from rg_env.core.config.files import COMMAND_LINE, Document, overridden, read_config
+from rg_env.core.config.parsing import Problem, config_error, parse_config, problems_within
+from rg_env.core.rewards import resolve_rewards
+from rg_env.core.run_folder import model_path_problem
+from rg_env.core.tasks.mixture import entry_problems
+from rg_env.core.tasks.task_table import load_table
+from rg_env.core.user_code import import_user_code
+from rg_env.errors import ConfigError, unknown_name
+from rg_env.evaluation.config import TASKS_BY_NAME, EvalConfig, EvalModel, run_of
+from rg_env.tiny import TINY
+
+_NAME = re.compile(r"[^\s/\\\x00-\x1f][^\\\x00-\x1f]{0,119}")
+_ALL_TASKS = "all_tasks"
+"""Label used in the names of files that cover all tasks."""
+_MOST_ANSWERS = 10_000_000
+"""Maximum number of answers per model and task. At this limit, the answers take up several gigabytes of memory."""
+_SECRET = "contains a password or a query: put the key in an environment variable and name it in key_variable"
+
+
+def load_eval_config(file: str | Path, overrides: Sequence[str] = ()) -> EvalConfig:
+    """Read, resolve and validate an evaluation config.
+
+    Raises:
+        InputError: a file cannot be read.
+        ConfigError: keys, types, ranges, names or combinations are invalid. All errors are reported at once.
+    """
+    document, file_alone = read_config(file, overrides), read_config(file)
+    _take_held_out(file_alone)
+    _select(document, file_alone.get(("tasks",)))
+    return checked_eval_config(document, file_alone)
+
+
+def eval_config_of(overrides: Sequence[str]) -> EvalConfig:
+    """Create a config from overrides alone (`section.key=value`). Raises the same errors as `load_eval_config`."""
+    return checked_eval_config(overridden(Document({}, Path(COMMAND_LINE)), overrides))
+
+
+def checked_eval_config(document: Document, file_alone: Document | None = None) -> EvalConfig:
+    """Create a config from `document`. `file_alone` is the document without the command line's overrides. Raises the
+    same errors as `load_eval_config`."""
+    _take_held_out(document)
+    config = parse_config(document, EvalConfig, _names)
+    found = [problem for check in (_names, _models, _sampling, _external) for problem in check(config)]
+    found += _published(config, document, file_alone or document)
+    if found:
+        raise config_error(document, found)
+    return _without_unmeasured(config)
+
+
+def _by_name(tasks: Any) -> dict[str, Any]:
+    """Convert a `tasks` section to entries by name. Raises `ValueError` if the schema will reject it."""
+    if not isinstance(entries := TASKS_BY_NAME(tasks or {}), dict):
+        raise ValueError("not a mapping")
+    return entries
+
+
+def _take_held_out(document: Document) -> None:
+    """Treat tasks under `evaluation` like tasks under `tasks`. Files that define held-out tasks for training list them
+    under `evaluation`."""
+    held_out = document.get(("evaluation",))
+    if not isinstance(held_out, dict) or [*held_out] != ["tasks"]:
+        return
+    with contextlib.suppress(ValueError):  # the schema reports invalid tasks
+        tasks, own = _by_name(held_out["tasks"]), _by_name(document.get(("tasks",)))
+        del document.values["evaluation"]
+        if not _replaced(document, "tasks"):
+            both = [name for name in tasks if isinstance(tasks[name], dict) and isinstance(own.get(name), dict)]
+            own = {**tasks, **own, **{name: {**tasks[name], **own[name]} for name in both}}
+        document.values["tasks"] = own
+
+
+def _select(document: Document, tasks: Any) -> None:
+    """Apply the options in the config file's `tasks` to the tasks named on the command line. A category name selects
+    the file's tasks in that category, if there are any."""
+    names = document.get(("tasks",))
+    names = [names] if isinstance(names, str) else names
+    if not _replaced(document, "tasks") or not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+        return
+    selected: dict[str, Any] = {}
+    with contextlib.suppress(ValueError):  # the schema reports invalid tasks
+        entries = _by_name(tasks)
+        for name in names:
+            of_category = {label: entry for label, entry in entries.items() if _category(label, entry) == name}
+            selected |= of_category or {name: entries.get(name, {})}
+        document.set(("tasks",), selected, COMMAND_LINE)
+
+
+def _replaced(document: Document, section: str) -> bool:
+    """Whether the command line replaces the entire `section`."""
+    return document.origins.get((section,)) == COMMAND_LINE
+
+
+def _category(label: str, entry: Any) -> str | None:
+    task = (isinstance(entry, Mapping) and entry.get("task")) or label
+    return str(load_table()[task]["category"]) if task in load_table() else None
+
+
+def _without_unmeasured(config: EvalConfig) -> EvalConfig:
+    """Return the config without published accuracies for tasks or models that are not evaluated."""
+    published = {}
+    for name, table in config.published.items():
+        rows = {}
+        for row, figures in table.rows.items():
+            accuracy = {model: value for model, value in figures.accuracy.items() if model in config.models}
+            if accuracy and {*figures.names(row)} <= {*config.names}:
+                rows[row] = figures.model_copy(update={"accuracy": accuracy})
+        if rows:
+            published[name] = table.model_copy(update={"rows": rows})
+    return config.model_copy(update={"published": published})
+
+
+def _known(file_alone: Document) -> tuple[set[str], set[str]]:
+    """Return the model names and the task names in a config file, including entries set to null."""
+    models, tasks = ({path[1] for path in file_alone.nulls if path[:-1] == (key,)} for key in ("models", "tasks"))
+    given = {key: value for key in ("models", "tasks", "data") if (value := file_alone.get((key,))) is not None}
+    with contextlib.suppress(ConfigError):  # an invalid section is allowed here: the command line may replace it
+        alone = parse_config(Document({"models": {"": TINY}, **given}, file_alone.file), EvalConfig)
+        return models | {*alone.models}, tasks | {*alone.names}
+    return models, tasks
+
+
+def _names(config: EvalConfig) -> Iterator[Problem]:
+    """Import the user's code, then check the tasks, the rewards and the path of the user's data."""
+    failed = [*parsing.problem_of(("imports",), lambda: import_user_code(config.imports))]
+    yield from failed or (*_tasks(config), *_rewards(config))
+    if config.data is not None:
+        yield from parsing.problem_of(("data", "path"), config.data.check_exists)
+
+
+def _url_problem(url: str) -> str | None:
+    """Return the reason why `url` is not a valid endpoint, or None if it is valid."""
+    # These characters may belong to a secret, which would be written to all output files.
+    if {"@", "?", "#"} & set(url):
+        return _SECRET
+    try:
+        parts = urlsplit(url)
+        fine = parts.scheme in ("http", "https") and bool((parts.hostname or "").encode("idna")) and parts.port != 0
+    except ValueError:
+        fine = False
+    if not fine or not url.isprintable() or " " in url:
+        return "must be the URL of an endpoint, such as http://127.0.0.1:8000/v1"
+    return None
+
+
+def _models(config: EvalConfig) -> Iterator[Problem]:
+    for name, model in config.models.items():
+        path = ("models", name)
+        if not _NAME.fullmatch(name):
+            yield Problem(
+                path, "must have at most 120 characters, without line breaks, backslashes, or a leading space or slash"
+            )
+        if model.url is None and model.key_variable is not None:
+            yield Problem((*path, "key_variable"), "is only for endpoints: set url, or remove key_variable")
+        if model.url is None and "@" in model.model and not os.path.exists(model.model):
+            at = model.model.rpartition("@")[2]
+            yield Problem(
+                (*path, "model"), f"is not a folder; for an endpoint, pass the complete URL: NAME@http://{at}"
+            )
+        if model.url is not None and (problem := _url_problem(model.url)):
+            yield Problem((*path, "url"), problem, secret=problem == _SECRET)
+
+
+def path_problems(models: Iterable[EvalModel]) -> Iterator[str]:
+    """Yield the reasons why models on this machine cannot be loaded from their paths."""
+    for model in models:
+        if not model.url and model.model != TINY and (problem := model_path_problem(model.model, adapters=True)):
+            yield problem
+
+
+def _tasks(config: EvalConfig) -> Iterator[Problem]:
+    reserved = {_ALL_TASKS: "the files that cover all tasks", config.data_name or "": "the data"}
+    for name, entry in config.tasks.items():
+        if config.count(name) * config.rollouts_per_example > _MOST_ANSWERS:
+            message = f"has more than {_MOST_ANSWERS:,} answers: lower num_examples or rollouts_per_example"
+            yield Problem(("tasks", name), message)
+        label = None if entry.task in (None, name) else name
+        yield from entry_problems(("tasks", name), config.gym(name), label, reserved)
+
+
+def _rewards(config: EvalConfig) -> Iterator[Problem]:
+    if not config.rewards:
+        yield Problem(("rewards",), "is empty: add a reward, such as {correctness: 1.0}")
+    for spec in config.reward_list:
+        yield from problems_within(("rewards", spec["name"]), spec, lambda spec: resolve_rewards([spec]))
+
+
+def _sampling(config: EvalConfig) -> Iterator[Problem]:
+    if 0 in {config.sampling_of(name).temperature for name in config.names}:
+        if config.rollouts_per_example > 1:
+            yield Problem(
+                ("rollouts_per_example",),
+                "with temperature 0, all answers are the same: set this key to 1, or raise the temperature",
+            )
+        if config.greedy:
+            yield Problem(("greedy",), "temperature 0 is already greedy: turn greedy off")
+    gpus = config.serving.gpus
+    if gpus is not None and (not gpus or len(set(gpus)) < len(gpus)):
+        yield Problem(("serving", "gpus"), "must list at least one GPU, and no GPU twice")
+
+
+def _external(config: EvalConfig) -> Iterator[Problem]:
+    external = config.external
+    if not config.names and not external.tasks and not any(run_of(each.model) for each in config.models.values()):
+        found = [Problem(("models",), problem) for problem in path_problems(config.models.values())]
+        required = Problem(("tasks",), "is required: list at least one task, or set data or external.tasks (there "
+                      "is a default only for checkpoints of a training run: the run's tasks)")  # fmt: skip
+        yield from found or [required]
+    if len(set(external.tasks)) < len(external.tasks):
+        yield Problem(("external", "tasks"), "names a task twice")
+    if external.include is not None and not os.path.isdir(external.include):
+        yield Problem(("external", "include"), "is not a folder")
+
+
+def _published(config: EvalConfig, document: Document, file_alone: Document) -> Iterator[Problem]:
+    """Check published accuracies for unknown models and for unknown or repeated tasks. Tasks and models that are in the
+    config file but excluded by the command line are allowed, unless the command line itself sets the accuracies."""
+    known_models, known_tasks = _known(file_alone)
+    for table, each in config.published.items():
+        for row, figures in each.rows.items():
+            path = ("published", table, "rows", row)
+            given = {name for name in figures.accuracy if document.origin((*path, "accuracy", name)) == COMMAND_LINE}
+            for name in figures.names(row):
+                if name not in config.names and (given or name not in known_tasks):
+                    where = path if figures.tasks is None else (*path, "tasks")
+                    message = f"{unknown_name('task', name, config.names)}; rows can include only evaluated tasks"
+                    yield Problem(where, message)
+            if figures.tasks and len(set(figures.tasks)) < len(figures.tasks):
+                yield Problem((*path, "tasks"), "names a task twice")
+            for name in figures.accuracy:
+                if name not in config.models and (name in given or name not in known_models):
+                    message = f"{unknown_name('model', name, config.models)}; only evaluated models can be compared"
+                    yield Problem((*path, "accuracy", name), message)
