@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-pytest.importorskip("accelerate", reason="extra 'train'")
+pytest.importorskip("accelerate", reason="needs the train extra")
 from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
 
 from rg_env.inference.vllm.client import serve_command

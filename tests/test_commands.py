@@ -109,7 +109,7 @@ def test_a_closed_pipe_ends_a_program_quietly(shown: str, unbuffered: str) -> No
     assert (done.returncode, done.stderr) == (141, "")
 
 
-@pytest.mark.skipif(not FULL.exists(), reason="needs a device that is full")
+@pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full (/dev/full)")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("shown", PRINTS)
 def test_output_that_cannot_be_written_is_one_line(shown: str, unbuffered: str) -> None:

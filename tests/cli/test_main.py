@@ -158,7 +158,7 @@ def call(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=120, check=False, **options)
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full (/dev/full)")
 @pytest.mark.parametrize(
     "arguments",
     [

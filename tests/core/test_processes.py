@@ -104,7 +104,7 @@ def test_environments() -> None:
 def test_a_program_ends_with_its_parent(tmp_path: Path) -> None:
     """Even where the parent is killed."""
     if sys.platform != "linux":
-        pytest.skip("the kernel's service")
+        pytest.skip("tests a service of the Linux kernel")
     code = f"""
 import sys, time
 from pathlib import Path
@@ -123,7 +123,7 @@ time.sleep(60)
 def test_orphans_are_ended(tmp_path: Path) -> None:
     """A program that dies and leaves a child in another session behind: the child is ended, earlier ones stay."""
     if sys.platform != "linux":
-        pytest.skip("only Linux gives orphans to their ancestor")
+        pytest.skip("only on Linux are orphans adopted by an ancestor")
     with subprocess.Popen(["sleep", "60"]) as earlier:
         with ending_orphans(lambda: 5.0):
             spawns = SPAWNS.replace("['sleep', '60']", "['setsid', 'sleep', '60']")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("psutil", reason="extras 'train' and 'eval' have it")
+pytest.importorskip("psutil", reason="needs the train or eval extra")
 from worker_pools import until
 
 from rg_env.jobs.slurm import SlurmJob, sbatch_script

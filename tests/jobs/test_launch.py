@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("psutil", reason="extras 'train' and 'eval' have it")
+pytest.importorskip("psutil", reason="needs the train or eval extra")
 from rg_env.errors import InputError, MissingExtraError
 from rg_env.inference.machine import Machine, visible_gpus
 from rg_env.jobs.launch import LaunchOptions, dry_run, longest_sequence, make_commands, parallel_sizes, split_gpus

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-pytest.importorskip("psutil", reason="extras 'train' and 'eval' have it")
+pytest.importorskip("psutil", reason="needs the train or eval extra")
 from slurm_cluster import CONFIG, EVALUATION, JOB, JOBS, PORT, REPOSITORY, Cluster, job
 from worker_pools import until
 

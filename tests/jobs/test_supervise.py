@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("psutil", reason="extras 'train' and 'eval' have it")
+pytest.importorskip("psutil", reason="needs the train or eval extra")
 from worker_pools import until
 
 pytestmark = pytest.mark.slow  # some 20 processes, which wait for each other
@@ -176,7 +176,7 @@ def test_ctrl_c_while_the_server_loads(start: Start, tmp_path: Path) -> None:
     assert not (tmp_path / "train.log").exists()
 
 
-@pytest.mark.skipif(find_spec("deepspeed") is None, reason="extra 'train', on Linux")
+@pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs deepspeed: the train extra on Linux")
 def test_the_workers_of_accelerate_save(start: Start) -> None:
     """Each worker gets one SIGINT; the launcher gets none, as it would kill them. The signal sets the exit code."""
     config = Path(__file__).parents[2] / "configs" / "zero3_cpu.yaml"

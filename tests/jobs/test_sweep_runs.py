@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("psutil", reason="extras 'train' and 'eval' have it")
+pytest.importorskip("psutil", reason="needs the train or eval extra")
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.jobs.sweep import load_sweep, refuse_sweep, status_of, sweep_folder
 

@@ -66,7 +66,7 @@ COMMAND = "from prime_rl.entrypoints.rl import main; main()"
 pytestmark = [
     pytest.mark.network,
     pytest.mark.full_matrix,
-    pytest.mark.skipif(not CHECKOUT, reason="PRIME_RL_CHECKOUT names no checkout of prime-rl"),
+    pytest.mark.skipif(not CHECKOUT, reason="PRIME_RL_CHECKOUT is not the path of a prime-rl checkout"),
 ]
 
 

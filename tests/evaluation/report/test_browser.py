@@ -21,7 +21,7 @@ from report_samples import (
 
 from rg_env.evaluation.report import write_report
 
-selenium = pytest.importorskip("selenium", reason="needs selenium, of the dev dependencies")
+selenium = pytest.importorskip("selenium", reason="needs selenium, a development dependency")
 from selenium import webdriver  # noqa: E402
 from selenium.webdriver.chrome.service import Service  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
