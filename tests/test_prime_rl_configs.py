@@ -113,7 +113,7 @@ def test_the_file_for_several_nodes_holds_only_what_it_changes() -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_the_head_says_what_is_needed_what_to_run_and_what_was_not_run(path: Path) -> None:
     head = "".join(line for line in path.read_text().splitlines(True) if line.startswith("#")).split("\n\n")[0]
-    for said in ("Hardware:", "uv run --no-sync rl @", "--dry-run", "not been run", "559b44772e47 of 2026-08-21"):
+    for said in ("Hardware:", "uv run --no-sync rl @", "--dry-run", "not been run", "559b44772e47 (2026-08-21)"):
         assert said in head
     for named in re.findall(r"(?:configs|tests)/[\w/-]+\.(?:toml|py)", head):
         assert (ROOT / named).is_file()
