@@ -91,8 +91,11 @@ def tower_of_hanoi(answer: str, entry: Entry, config: Config) -> float:
     if sum(map(answer.count, "\n,;")) >= len(answer) // _CHARS_PER_LINE + _MORE_LINES:
         return 0.0
     lines = [line.strip(" \t\r[]\"'") for line in re.split(r"[\n,;]", forms.plain_digits(answer))]
+    parsed: dict[str, list[int]] = {}  # long answers repeat a few moves
     for line in filter(None, lines):
-        disk, source, target = map(int, forms.matched(_DISK_MOVE, line).groups())
+        if line not in parsed:
+            parsed[line] = [int(number) for number in forms.matched(_DISK_MOVE, line).groups()]
+        disk, source, target = parsed[line]
         if source not in pegs or target not in pegs or pegs[source][-1:] != [disk]:
             return 0.0
         pegs[source].pop()
