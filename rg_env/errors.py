@@ -197,7 +197,9 @@ def nearest(name: object, known: Iterable[str], cutoff: float = 0.65) -> list[st
 
 def not_single_turn(name: str, why: str) -> InputError:
     """Return an error for an environment called `name` that the trainer cannot run."""
-    return InputError(f"{name} {why}, but GRPOTrainer samples only single turns; train on it with prime-rl")
+    return InputError(
+        f"{name} {why}, but GRPOTrainer supports only single-turn environments; use prime-rl to train on it"
+    )
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str], *, hint: str = "") -> UnknownNameError:

@@ -1,4 +1,4 @@
-"""Formats ("dresses") in which a model may write an answer without changing its meaning; graders should accept them."""
+"""Wrappings: formats in which a model may write an answer without changing its meaning; graders should accept them."""
 
 import re
 from collections import Counter
@@ -8,43 +8,43 @@ from typing import Any
 from rg_env.core.grading.graders import gold_answer, grade
 from rg_env.core.grading.graders.gold import NO_OPTIONS
 
-Dress = Callable[[str], str | None]
-"""Function that returns the answer in this dress, or None if the dress does not fit, for example because of unpaired
-braces."""
+Wrapping = Callable[[str], str | None]
+"""Function that returns the answer in this wrapping, or None if the wrapping does not fit, for example because
+of unpaired braces."""
 
 
-def _around(start: str, end: str, never: str = "") -> Dress:
-    """Return a dress that puts the answer between `start` and `end`. The dress does not fit answers that contain a
-    character from `never`."""
+def _around(start: str, end: str, never: str = "") -> Wrapping:
+    """Return a wrapping that puts the answer between `start` and `end`. The wrapping does not fit answers that
+    contain a character from `never`."""
     return lambda answer: None if any(sign in answer for sign in never) else f"{start}{answer}{end}"
 
 
-def _box(start: str, end: str) -> Dress:
-    def dressed(answer: str) -> str | None:
+def _box(start: str, end: str) -> Wrapping:
+    def wrapped(answer: str) -> str | None:
         paired = not re.sub(r"[^{}]", "", answer).replace("{}", "").replace("{}", "")
         return f"{start}{answer}{end}" if paired else None
 
-    return dressed
+    return wrapped
 
 
-def _thousands(separator: str) -> Dress:
-    """Return a dress that groups the digits of a number in threes."""
+def _thousands(separator: str) -> Wrapping:
+    """Return a wrapping that groups the digits of a number in threes."""
 
-    def dressed(answer: str) -> str | None:
+    def wrapped(answer: str) -> str | None:
         number = re.fullmatch(r"(-?)(\d{4,})(\.\d+)?", answer)
         if number is None or number[2].startswith("0"):
             return None
         return f"{number[1]}{int(number[2]):,}{number[3] or ''}".replace(",", separator)
 
-    return dressed
+    return wrapped
 
 
-def _listed(quote: str) -> Dress:
-    """Return a dress that puts the answer into a one-element list, unless the answer itself has several parts."""
+def _listed(quote: str) -> Wrapping:
+    """Return a wrapping that puts the answer into a one-element list, unless the answer itself has several parts."""
     return lambda answer: f"[{quote}{answer}{quote}]" if re.fullmatch(r"[\w./ +-]*\w", answer) else None
 
 
-DRESSES: dict[str, Dress] = {
+WRAPPINGS: dict[str, Wrapping] = {
     "box": _box(r"\boxed{", "}"),
     "text box": _box(r"\boxed{\text{", "}}"),
     "roman box": _box(r"\boxed{\mathrm{", "}}"),
@@ -79,24 +79,24 @@ DRESSES: dict[str, Dress] = {
     "bold sentence": _around("The answer is **", "**."),
     "label of a box": _box(r"Answer: \boxed{", "}"),
 }
-LABELS = tuple(name for name in DRESSES if "answer" in name or "label" in name or "sentence" in name)
-"""Dresses that label the text as the answer. Labels suit only single values; `COMPOSED` tasks do not accept them."""
+LABELS = tuple(name for name in WRAPPINGS if "answer" in name or "label" in name or "sentence" in name)
+"""Wrappings that label the text as the answer. Labels suit only single values; `COMPOSED` tasks do not accept them."""
 
 
 def taken(
     task: str, entries: Sequence[Mapping[str, Any]], config: Mapping[str, Any] = NO_OPTIONS
 ) -> tuple[float, list[str]]:
-    """Return the share of dressed gold answers that are graded as right, and the names of the rejected dresses."""
+    """Return the share of wrapped gold answers that are graded as right, and the names of the rejected wrappings."""
     tried = 0
     refused: Counter[str] = Counter()
     for entry in entries:
         gold = (gold_answer(task, entry, config) or "").strip()
-        for name, dress in DRESSES.items():
-            answer = dress(gold) if gold else None
+        for name, wrapping in WRAPPINGS.items():
+            answer = wrapping(gold) if gold else None
             if answer is not None:
                 tried += 1
                 refused[name] += grade(task, config, entry, answer) < 1.0
-    names = [name for name in DRESSES if refused[name]]
+    names = [name for name in WRAPPINGS if refused[name]]
     if set(LABELS) <= set(names):
         names = ["all labels", *(name for name in names if name not in LABELS)]
     return 1 - refused.total() / max(1, tried), names

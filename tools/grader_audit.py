@@ -87,7 +87,9 @@ def write(audits: Iterable[Audit], path: Path = PATH) -> None:
 
 def main() -> int:
     """Measure the tasks, and print (and write) each result as soon as it is available."""
-    parser = argparse.ArgumentParser(prog="tools/grader_audit.py", description="Measure the graders of all tasks.")
+    parser = argparse.ArgumentParser(
+        prog="tools/grader_audit.py", description="Audit the graders of all tasks, or of some tasks."
+    )
     parser.add_argument("--measure", nargs="*", required=True, metavar="TASK", help="tasks; default: all")
     parser.add_argument("--items", type=int, default=100, help="questions per seed for honest answers; default: 100")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds; default: 3")

@@ -29,8 +29,8 @@ CORRECT_FROM = 1 - 1e-9
 """Minimum score that counts as right, for both graders. The tolerance is for rounding errors in the library's scores;
 it cannot be larger, because an answer with a wrong second scores 0.9999995 in time_intervals."""
 LIBRARY_S = 20.0
-DRESSED = 100
-"""Number of gold answers to try in each dress (see `answer_wrappings`)."""
+WRAPPED = 100
+"""Number of gold answers to try in each wrapping (see `answer_wrappings`)."""
 _OPPOSITES = [("True", "False"), ("Yes", "No"), ("yes", "no"), ("true", "false"), ("knight", "knave")]
 
 
@@ -127,7 +127,7 @@ def compare(task: str, items: int = 100, seeds: Sequence[int] = (0,), config: Ma
     result.problem_keys = len({problem_key(task, entry) for entry in entries})
     result.corrected = sum(corrected(task, entry, config) is not entry for entry in entries)
     result.without_gold = sum(gold is None or not gold.strip() for gold in golds)
-    result.dress, result.dress_refused = taken(task, entries[:DRESSED], config)
+    result.wrapping, result.wrapping_refused = taken(task, entries[:WRAPPED], config)
     result.draw_ms = 1e3 * drawing / len(entries)
     result.grade_us = 1e6 * grading / max(1, graded)
     return result

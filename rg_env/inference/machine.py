@@ -46,7 +46,9 @@ class Machine:
         if self.vllm is None:
             raise MissingExtraError(f"vLLM is not installed: {how_to_install('vllm')}; {cpu}")
         if not self.gpus and "cpu" not in self.vllm:
-            raise MissingExtraError(f"no GPU is visible (nvidia-smi), but vLLM {self.vllm} requires one: {cpu}")
+            raise MissingExtraError(
+                f"no GPU is visible (check nvidia-smi and CUDA_VISIBLE_DEVICES), but vLLM {self.vllm} needs one: {cpu}"
+            )
         if tuple(map(int, re.findall(r"\d+", self.vllm)[:2])) < OLDEST_VLLM:
             raise MissingExtraError(
                 f"vLLM {self.vllm} is too old (0.32 or later is required): {how_to_install('vllm')}; {cpu}"

@@ -310,7 +310,7 @@ def load(folder: Path, dtype: torch.dtype) -> Any:
     """Load the exported model with `from_pretrained`.
 
     Raises:
-        ExportError: the model cannot be loaded, or a weight is missing, unexpected or has the wrong shape.
+        ExportError: the model cannot be loaded, or a weight is missing or unexpected, or has the wrong shape.
     """
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "output_loading_info": True}
     try:

@@ -158,7 +158,7 @@ def _with_tools() -> Any:
 )
 def test_what_the_trainer_cannot_run_is_refused(env: Any, message: str) -> None:
     """The error names the environment and suggests an alternative."""
-    with pytest.raises(InputError, match=rf"{message}.*train on it with prime-rl"):
+    with pytest.raises(InputError, match=rf"{message}.*use prime-rl to train on it"):
         as_environment(env)
 
 

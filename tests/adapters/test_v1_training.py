@@ -257,7 +257,7 @@ IMAGE = [vf.UserMessage(content=[vf.ImageUrlContentPart(image_url=vf.ImageUrlSou
 )
 def test_what_the_trainer_cannot_run_is_refused(taskset: Any, message: str) -> None:
     """The error names the task and suggests an alternative."""
-    with pytest.raises(InputError, match=rf"{message}.*train on it with prime-rl"):
+    with pytest.raises(InputError, match=rf"{message}.*use prime-rl to train on it"):
         as_environment(taskset)
 
 
@@ -330,7 +330,7 @@ def test_envs_that_run_in_a_way_of_their_own_are_refused() -> None:
         (Two(TwoConfig(taskset={"id": "rg-env"})), "Two is not a SingleAgentEnv and may have several agents or turns"),
         (single(harness={"id": "bash"}), r"SingleAgentEnv has a harness with tools \(bash\)"),
     ):
-        with pytest.raises(InputError, match=rf"{message}.*train on it with prime-rl"):
+        with pytest.raises(InputError, match=rf"{message}.*use prime-rl to train on it"):
             as_environment(env)
 
 

@@ -49,9 +49,9 @@ class Audit:
     kinds: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Explained disagreements by kind. Each kind has a `count`, the reason `why` the library is wrong, and an
     `example`."""
-    dress: float = 0.0
+    wrapping: float = 0.0
     """Fraction of harmless variants of gold answers (such as boxed or bold ones) that are accepted."""
-    dress_refused: list[str] = field(default_factory=list)
+    wrapping_refused: list[str] = field(default_factory=list)
     """Variants rejected for some answers because they change the meaning or apply only to single values."""
     rows: int = 0
     """Number of evaluation rows used to score the best replies, which were selected on training rows."""
@@ -97,13 +97,13 @@ def kept(path: Path = PATH) -> dict[str, Audit]:
 
 
 HEADER = (
-    f"{'task':24} {'grader':34} {'gold':>9} {'agrees':>7} {'dress':>6} {'constant':>9} {'exploit':>8} {'partial':>8} "
-    f"{'keys':>9} {'left out':>8} {'corrected':>9} {'draw ms':>8} {'grade us':>8}"
+    f"{'task':24} {'grader':34} {'gold':>9} {'agrees':>7} {'wrapping':>8} {'constant':>9} {'exploit':>8} "
+    f"{'partial':>8} {'keys':>9} {'left out':>8} {'corrected':>9} {'draw ms':>8} {'grade us':>8}"
 )
 
 LEGEND = f"""\
 gold: gold answers that score 1.0    agrees: share of honest answers on which the library's grader agrees with ours
-dress: share of harmless variants of right answers that are accepted
+wrapping: share of harmless variants of right answers that are accepted
 constant: accuracy of the best constant answer (*: above {GUESSABLE:g})
 exploit: accuracy of the best reply that does not solve the question
 partial: mean score, with partial credit, of the best reply that does not solve the question
@@ -128,12 +128,12 @@ def line(result: Audit) -> str:
     mark = "*" if result.constant > GUESSABLE else " "
     keys = f"{result.problem_keys}/{result.items}"
     lines = [
-        f"{result.task:24} {grader_name(result.task):34} {right:>9} {result.agreement:7.3f} {result.dress:6.2f} "
+        f"{result.task:24} {grader_name(result.task):34} {right:>9} {result.agreement:7.3f} {result.wrapping:8.2f} "
         f"{result.constant:8.2f}{mark} {result.exploit:8.2f} {result.partial:8.2f} {keys:>9} {result.left_out:8} "
         f"{result.corrected:9} {result.draw_ms:8.2f} {result.grade_us:8.1f}"
     ]
     notes = {
-        "dress refused": ", ".join(result.dress_refused),
+        "wrapping refused": ", ".join(result.wrapping_refused),
         "constant": result.constant_reply,
         "exploit": result.exploit_reply,
         "partial": result.partial_reply if result.partial_reply != result.exploit_reply else "",

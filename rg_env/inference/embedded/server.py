@@ -421,7 +421,7 @@ class Api:
     def _too_long(self, length: str) -> BadRequest:
         # Verifiers recognizes this wording, which resembles vLLM's, and treats the rollout as truncated.
         limit = self.engine.max_context
-        return BadRequest(f"the prompt has {length}, which is longer than the model's context length {limit}")
+        return BadRequest(f"the prompt has {length}, which is longer than the model's context length of {limit}")
 
     def _choices(self, request: Request, prompts: Sequence[list[int]]) -> list[Choice]:
         """Create the choices to generate for each prompt. Raises `BadRequest` if the request is invalid."""

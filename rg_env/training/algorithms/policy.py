@@ -131,7 +131,7 @@ class PreviousPolicy:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Swap the previous weights into the model while this context is active. This is a collective operation."""
+        """Keep the previous weights in the model while this context is active. This is a collective operation."""
         self._swap()
         try:
             yield

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from answer_wrappings import DRESSES, LABELS, taken
+from answer_wrappings import LABELS, WRAPPINGS, taken
 from disagreements import DISAGREEMENTS, explanation
 from grader_audit import SLOW
 from grader_cases import entries, entry
@@ -92,7 +92,7 @@ def test_hostile_answers_score_0_and_are_graded_quickly(task: str, tmp_path: Pat
 
 
 @each_task
-def test_any_text_has_a_value_and_the_same_verdict_in_another_dress(task: str) -> None:
+def test_any_text_has_a_value_and_the_same_verdict_in_another_wrapping(task: str) -> None:
     """Random text, also from the characters or words of a right answer, is never ungradable."""
     item = entries(task)[0]
     text, gold = json.dumps(item), (gold_answer(task, item) or "0")[:2_000]
@@ -103,13 +103,13 @@ def test_any_text_has_a_value_and_the_same_verdict_in_another_dress(task: str) -
     @given(
         st.one_of(st.text(max_size=50), signs, tokens), st.sampled_from(("box", "bold", "italic", "dollars", "fence"))
     )
-    def check(answer: str, dress: str) -> None:
+    def check(answer: str, wrapping: str) -> None:
         score = graded(task, text, answer)
         assert score.status != "ungradable", score.detail
         assert 0.0 <= score.value <= 1.0
         if answer.strip() and not set(answer) & set("*_`$\\{}"):
-            dressed = graded(task, text, DRESSES[dress](answer) or "")
-            assert (dressed.status == "correct") == (score.status == "correct")
+            wrapped = graded(task, text, WRAPPINGS[wrapping](answer) or "")
+            assert (wrapped.status == "correct") == (score.status == "correct")
 
     check()
 
@@ -142,35 +142,35 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "bf": LISTS,  # brackets are what a program may print
     "codeio": (*QUOTES, *LISTS),  # quotes make a text of a value, and brackets a list
 }
-"""Dresses that change the meaning in one task. Labels are for single values, so not for `COMPOSED` tasks."""
+"""Wrappings that change the meaning in one task. Labels are for single values, so not for `COMPOSED` tasks."""
 
 
 @each_task
-def test_a_right_answer_is_right_in_every_dress(task: str) -> None:
-    """All dresses are accepted except those in `REFUSED`."""
+def test_a_right_answer_is_right_in_every_wrapping(task: str) -> None:
+    """All wrappings are accepted except those in `REFUSED`."""
     refused = (*REFUSED.get(task, ()), *(LABELS if task in COMPOSED else ()))
     tried = 0
     for item in entries(task):
         gold = (gold_answer(task, item) or "").strip()
-        for name, dress in [*DRESSES.items(), ("white space", lambda answer: f"\n  {answer} \n")]:
-            answer = dress(gold) if gold else None
+        for name, wrapping in [*WRAPPINGS.items(), ("white space", lambda answer: f"\n  {answer} \n")]:
+            answer = wrapping(gold) if gold else None
             if answer is not None and name not in refused:
                 tried += 1
                 assert graded(task, item, answer, "hardened").status == "correct", f"{name}: {answer!r}"
     assert tried >= 30
 
 
-def test_dresses_that_change_the_meaning_are_refused_and_counted() -> None:
+def test_wrappings_that_change_the_meaning_are_refused_and_counted() -> None:
     """Each listed exception changes the meaning; the audit reports the share of accepted forms."""
     for task, names in REFUSED.items():
         for name in names:
             gold = {"bf": "onset", "codeio": "12" if name in LISTS else "[1, 2]"}.get(task, "123456")
             item = entry(gold, target_base=10, target_repr=gold)
             assert grade(task, {}, item, gold) == 1.0
-            assert grade(task, {}, item, DRESSES[name](gold) or "") == 0.0, name
+            assert grade(task, {}, item, WRAPPINGS[name](gold) or "") == 0.0, name
     share, names = taken("base_conversion", [entry("123456", target_base=10, target_repr="123456")])
     assert names == ["thousands {,}", r"thousands \,"]
-    assert share == pytest.approx(1 - 2 / sum(dress("123456") is not None for dress in DRESSES.values()))
+    assert share == pytest.approx(1 - 2 / sum(wrapping("123456") is not None for wrapping in WRAPPINGS.values()))
     assert taken("game_of_life", entries("game_of_life"))[1] == ["all labels"]
 
 

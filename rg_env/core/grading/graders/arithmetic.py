@@ -73,8 +73,8 @@ def calendar_arithmetic(answer: str, entry: Entry, config: Config) -> float:
 def decimal_arithmetic(answer: str, entry: Entry, config: Config) -> float:
     """Accept the expression's value to within one unit in the last of the required significant digits.
 
-    The stored answer is also right, even though it may be less accurate because the library rounds every intermediate
-    result.
+    The stored answer is also accepted, even though it may be less accurate because the library rounds every
+    intermediate result.
     """
     value = forms.number(answer)
     if value == forms.number(entry["answer"]):
