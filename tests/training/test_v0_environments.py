@@ -63,7 +63,9 @@ def test_a_rubric_may_require_a_semaphore(make_trainer: Any) -> None:
     def short(completion: Any) -> float:
         return 1.0 / (1 + len(completion[-1]["content"]))
 
-    trainer = make_trainer(env=vf.SingleTurnEnv(dataset=rows(16, 1), rubric=Older(funcs=[short])), max_steps=1)
+    env = vf.SingleTurnEnv(dataset=rows(16, 1))
+    env.rubric = Older(funcs=[short])  # Verifiers 0.3.1 would wrap it in a group that passes no semaphore.
+    trainer = make_trainer(env=env, max_steps=1)
     trainer.train()
     assert 0 < trainer.state.log_history[0]["rewards/short/mean"] < 1
 
