@@ -76,6 +76,9 @@ def test_upstream_is_the_librarys_formula_in_a_worker() -> None:
     hung = upstream_score("coin_flip", "1e999999999", "0.5")
     assert (hung.value, hung.status) == (0.0, "timed_out")
     assert upstream_score("leg_counting", "12", "12").status == "correct"  # a spare took over
+    late = upstream_score("time_intervals", "6 days, 18:01:32", "6 days, 18:01:31", task_type="datetime")
+    assert late.status == "partial"
+    assert late.value > 1 - 1e-6  # one wrong second out of 100 days
 
 
 @pytest.mark.slow
