@@ -51,7 +51,7 @@ _LAUNCHER_PREFIXES = ("RANK", "LOCAL_", "WORLD_SIZE", "MASTER_", "ACCELERATE_", 
 _BARE = ("PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH")
 
 
-# Distributed training, as described by the launcher's environment variables (without torch)
+# Distributed training, as described by the launcher's environment variables (torch is not imported)
 
 
 def world_size() -> int:
@@ -465,7 +465,7 @@ class JsonProcess:
 
     @property
     def unread(self) -> bool:
-        """Whether any of the bytes read have not yet been returned by `receive`."""
+        """Whether `receive` has read bytes that it has not yet returned."""
         return bool(self._lines or self._rest)
 
     def is_silent(self) -> bool:

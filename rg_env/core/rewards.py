@@ -492,7 +492,7 @@ def brevity(rollout: Rollout) -> float:
     """Return a value that falls linearly from 1 at 0 tokens to 0 at `BREVITY_TOKENS` for a correct answer, and 0 for
     any other answer.
 
-    Raises `RewardError` if the server did not report the number of completion tokens.
+    Raises `RewardError` if the answer is correct and the server did not report the number of completion tokens.
     """
     if rollout.score.status != "correct":
         return 0.0

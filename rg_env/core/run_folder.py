@@ -82,7 +82,7 @@ class RunFolder:
         Args:
             output_dir: the folder, or None for a new one under `outputs/`.
             resume: the checkpoint to resume from, or "auto". With `resume`, `output_dir` may be the resumed run's
-                folder, which is the default if a checkpoint is given. Any other folder must be valid for a new run.
+                folder, which is the default if a checkpoint is given. Any other folder must be new or empty.
             remedy: advice for the error message.
 
         Raises:

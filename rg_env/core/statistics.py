@@ -144,7 +144,7 @@ def error_interval(value: float, error: float | None, n: int) -> Interval | None
     """Return the 95% interval for a mean of `n` values, computed from its standard error, or None if the error is
     unknown.
 
-    A mean from 0 to 1 is treated as a proportion. The interval of a proportion is the Wilson interval for the sample
+    A mean from 0 to 1 is treated as a proportion. For a proportion, the interval is the Wilson interval for the sample
     size that would yield this standard error.
     """
     if error is None or (not error and not 0 <= value <= 1):
@@ -159,7 +159,7 @@ def mean_of(means: Sequence[float], intervals: Sequence[Interval]) -> tuple[floa
     """Return the unweighted mean of independent means (a macro average), with an interval derived from their intervals.
 
     The interval uses the method of variance estimates recovery (Zou and Donner, 2008). This method adds the squared
-    distances from the means to their bounds, which preserves the asymmetry of the original intervals.
+    distances from the means to the bounds of their intervals, which preserves the asymmetry of the original intervals.
 
     Raises:
         InputError: `means` is empty.
@@ -213,7 +213,7 @@ def paired_difference(tasks: Sequence[tuple[Answers, Answers]], seed: int = 0) -
     With more problems, the test uses `RESAMPLES` random permutations, drawn with `seed`.
 
     Raises:
-        InputError: the models have no problems in common on some task, or a value is outside [0, 1].
+        InputError: the models have no problems in common in some task, or a value is outside [0, 1].
     """
     import numpy as np
 
@@ -256,7 +256,7 @@ def _newcombe(
     p, q = fmean(a), fmean(b)
     (p_low, p_high), (q_low, q_high) = share_interval(first), share_interval(second)
     product = math.fsum((x - p) * (y - q) for x, y in zip(a, b, strict=True))
-    # Method 10 subtracts half a problem because models that agree on a few problems may not agree on all of them.
+    # Method 10 subtracts half a problem because models that agree on a few problems may not agree on others.
     together = max(product - 0.5, 0.0) if product > 0 else product
     size = math.hypot(*(x - p for x in a)) * math.hypot(*(y - q for y in b))
     correlation = together / size if size else 0.0

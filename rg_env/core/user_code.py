@@ -72,8 +72,8 @@ def import_user_code(names: Sequence[str], base: str | Path = ".") -> None:
 
 
 def sources() -> dict[str, str]:
-    """Return a hash (SHA-256) for the source of each imported module or file. For a package, the hash covers all .py
-    files in the package."""
+    """Return the SHA-256 hash of each imported module's or file's source. For a package, the hash covers all .py files
+    in the package."""
     return dict(_sources)
 
 
@@ -170,7 +170,7 @@ def _register_new_tasks(source: str) -> None:
 
 
 def _entry_of(task: str, source: str, config_cls: Any) -> Any:
-    where = f"imports: task {task!r} of {source}"
+    where = f"imports: task {task!r} from {source}"
     fields = {field.name for field in dataclasses.fields(config_cls)}
     for name in SET_BY_ROWS:
         if name not in fields:

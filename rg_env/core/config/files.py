@@ -3,9 +3,9 @@
 `extends:` names one or more files, relative to the file that names them. Later files override earlier files, and the
 file that contains `extends:` overrides all of them. Mappings are merged key by key, and any other value is replaced.
 Null removes a key, which restores its default. An override replaces the value at its path. The lists of modules and .py
-files under `imports:` are concatenated. File paths are relative to the config that contains them and are made absolute.
-Configs cannot refer to environment variables. API keys are read directly from the environment and never appear in a
-config.
+files under `imports:` are concatenated. These files' paths are relative to the config that contains them and are made
+absolute. Configs cannot refer to environment variables. API keys are read directly from the environment and never
+appear in a config.
 """
 
 import copy
@@ -104,7 +104,7 @@ def _nulls(path: Keys, value: Any) -> Iterator[Keys]:
 
 
 def without_nulls(value: Any) -> Any:
-    """Return `value` without keys set to null, the form in which a config stores it."""
+    """Return `value` as a config stores it: without keys set to null."""
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):

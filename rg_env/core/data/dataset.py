@@ -5,9 +5,9 @@ A row is `{"question": str, "answer": str, "info": {"rg_task", "config", "entry"
 is the problem's key (`core.data.problem_keys`), and `share` is the task's share of the rows, such as "37/200". The
 task's name is stored under `rg_task` because verifiers 0.3 reads `info["task"]` itself and expects a different value.
 
-A row's problem decides its split (`core.data.splits`), so training and evaluation rows never share a problem,
-regardless of the seeds. Within a split, rows have distinct questions. The seed determines a task's first item. Starting
-from that item, distinct questions in the requested split are kept, in order, until there are enough rows
+By default, a row's problem determines its split (`core.data.splits`), so training and evaluation rows never share a
+problem, regardless of the seeds. Within a split, rows have distinct questions. The seed determines a task's first item.
+Starting from that item, distinct questions in the requested split are kept, in order, until there are enough rows
 (`core.data.selection`). The same tasks, numbers of rows and seeds yield the same rows in any process and on any number
 of cores (`core.data.generation`). A repeated build reads the rows from disk (`core.data.row_cache`).
 """

@@ -29,7 +29,8 @@ from rg_env.errors import GenerationError, InputError, TooFewQuestionsError
 
 FAILED_DRAWS = 20
 """Number of consecutive failed draws after which the options are considered broken. A few draws fail even with the
-library's defaults (one maze in several thousand has no path). A failed draw yields no item on any machine."""
+library's defaults (one maze in several thousand has no path). A draw that fails does so on every
+machine."""
 
 _CHUNK_S = 0.25
 _FIRST_CHUNK = 16
@@ -170,7 +171,8 @@ class Drawer:
             yield (None, reply["failed"]) if isinstance(reply, dict) else (Item(*reply) if reply else None, "")
 
     def _exchange(self, value: Any, what: str, remedy: str) -> Any:
-        """Send `value`, if any, and wait for a reply. If the reply is late, the error contains `what` and `remedy`."""
+        """Send `value`, if any, and wait for a reply. If the reply takes too long, the error contains `what` and
+        `remedy`."""
         try:
             if value is not None:
                 self.process.send(value)
@@ -243,7 +245,7 @@ class Generation:
         return sum(sum(walk.missing().values()) for walk in self._walks)
 
     def _start(self, count: int) -> Iterator[Drawer]:
-        """Start and yield processes until `count` exist, but no more than one for each chunk of draws to hand out."""
+        """Start and yield processes until there are `count`, but start at most one per chunk of draws to hand out."""
         chunks = sum(-(-walk.to_plan() // _FIRST_CHUNK) for walk in self._walks)
         for _ in range(min(count - len(self.drawers), chunks)):
             self.drawers.append(Drawer(self._imports, self._limits))

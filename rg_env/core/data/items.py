@@ -172,7 +172,7 @@ def serve() -> None:
 
 
 def _limit_cpu(seconds: int) -> None:
-    """Allow this process `seconds` more CPU time. The resulting total is rounded up to whole seconds."""
+    """Allow this process `seconds` more seconds of CPU time. The resulting total is rounded up to whole seconds."""
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
     total = math.ceil(time.process_time() + seconds)
     resource.setrlimit(resource.RLIMIT_CPU, (total if hard == resource.RLIM_INFINITY else min(total, hard), hard))

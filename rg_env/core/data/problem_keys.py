@@ -79,8 +79,8 @@ def problem_key(task: str, entry: Entry) -> str:
 
 
 def parts(pattern: str, text: str) -> list[Any]:
-    """Return all matches of the pattern. If the pattern does not match, return the entire text, so that problems in an
-    unknown format stay distinct."""
+    """Return all matches of `pattern`, or the entire text if nothing matches, so that problems in an unknown format
+    stay distinct."""
     return re.findall(pattern, text, re.MULTILINE) or [text.strip()]
 
 
@@ -479,7 +479,7 @@ def isomorphic_strings(entry: Entry) -> Any:
 
 
 def leg_counting(entry: Entry) -> Any:
-    """The animals with their numbers, in any order."""
+    """The number of each animal, in any order."""
     return Bag(entry["metadata"]["animals"].items())
 
 

@@ -5,7 +5,7 @@ hash of everything that the rows depend on, including this package's code and th
 damaged file is rebuilt, with a one-line warning. Errors in the cache never prevent rows from being built.
 
 The cache folder is `rows` in `RG_ENV_CACHE` ("" disables the cache) or, if that variable is not set, `rg-env/rows` in
-`XDG_CACHE_HOME`, `~/Library/Caches` (macOS) or `~/.cache`. The cache folder is readable only by its owner. A folder
+`XDG_CACHE_HOME`, `~/Library/Caches` (macOS) or `~/.cache`. A new cache folder is readable only by its owner. A folder
 that other users own or can write to is not used. If the files exceed `MAX_BYTES` in total, the least recently used
 files are removed.
 """

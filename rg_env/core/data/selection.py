@@ -48,8 +48,8 @@ The answer that is balanced is usually the gold answer, with these exceptions:
 _CHANCE = 0.2
 
 BALANCE_PATIENCE = 300
-"""Number of consecutive new questions with only frequent answers after which balancing stops for a split. A run of this
-length means that the task's options make other answers rare or impossible."""
+"""Number of consecutive new questions, all with frequent answers, after which a split is no longer balanced. A run of
+this length means that the task's options make other answers rare or impossible."""
 PATIENCE_DRAWS = 5000
 """Number of consecutive draws without a new question for a split after which a task is considered exhausted."""
 PATIENCE_S = 20.0
@@ -161,7 +161,7 @@ class Part:
 
 
 def _answers(task: str, item: Item) -> tuple[str, ...]:
-    """Return the constant answers that are right for this item, among answers that might be right for many items."""
+    """Return the answers to balance (see `BALANCED`) that are right for this item."""
     if task == "propositional_logic":
         return tuple(Premises(json.loads(item.entry)["metadata"]).literals())
     if task == "graph_color":

@@ -199,8 +199,8 @@ def own_text(value: object, where: str, *, numbers: bool = False) -> str:
 
 
 def distinct(rows: Iterable[tuple[str, str, dict[str, Any] | InputError]], name: str) -> list[dict[str, Any]]:
-    """Return the user's own rows without repeats, and print the number of repeats. A repeat may write the same answer
-    in another form (`1` and `1.0`).
+    """Return the user's own rows without repeats, and print the number of repeats. A repeat may give its answer in
+    another form (`1.0` for `1`).
 
     Args:
         rows: for each row, its location (for messages), its question, and the row itself or the defect in it.
@@ -211,7 +211,7 @@ def distinct(rows: Iterable[tuple[str, str, dict[str, Any] | InputError]], name:
     known: dict[str, tuple[str, str]] = {}
     kept: dict[tuple[str, str], dict[str, Any]] = {}
     defects: dict[str, list[str]] = {}
-    """Messages grouped by their text after the location because one mistake often affects all rows."""
+    """Messages grouped by the text that follows the location, because one mistake often affects all rows."""
     count = 0
     for count, (where, question, row) in enumerate(rows, 1):  # noqa: B007
         if isinstance(row, InputError):

@@ -3,15 +3,15 @@
 - codeio executes code snippets. Snippets that read the clock, files, entropy, memory addresses or the process's state
   are excluded. Items whose snippet failed are also excluded (the library stores `{}` as their input and output).
 - number_sequence squares numbers until they have millions of digits, and then rejects the sequence. Five draws in a
-  thousand would take seconds, and some of these draws would take hours. The fix rejects a sequence as soon as a number
-  is huge, which yields the same items.
+  thousand would take seconds or longer, and some of them hours. The fix rejects a sequence as soon as a number is
+  huge, which yields the same items.
 - basic_arithmetic tries every possible divisor of numbers with up to 24 digits, which can take days. The fix factors
-  the numbers, which yields the same items.
+  their greatest common divisor, which yields the same items.
 - time_intervals completes partial dates with today's date. The fix uses a fixed date.
 - Questions without a right answer, with several right answers, or with only a trivial answer are excluded (see
   `LEFT_OUT`):
   - propositional_logic: in 20% of the questions, the premises contradict each other, so any conclusion follows. In more
-    than half of the questions, they imply nothing new.
+    than half, the premises imply nothing new.
   - syllogism: in one question in six, the answer depends on existential import.
   - quantum_lock: 4% of the questions have a shorter solution if every press of a button toggles the light.
   - tsumego: in 24% of the questions, no move captures a stone.
@@ -49,7 +49,7 @@ _UNREPEATABLE = re.compile(
     # memory addresses, and state that outlives the snippet
     r"|\bid\(|gc\.|getcontext|setrecursionlimit|set_printoptions|seterr|setlocale"
 )
-_UNREPEATABLE_SNIPPETS = {  # found by running all other snippets in two processes, in opposite orders
+_UNREPEATABLE_SNIPPETS = {  # found by running all snippets not matched above in two processes, in opposite orders
     "1ce2c56560b7",
     "2e21bffd7df3",
     "dc1220c90670",
