@@ -15,7 +15,7 @@ from rg_env.core.grading.graders import GRADERS
 
 PATH = Path(__file__).with_name("task_audit.json")
 GUESSABLE = 0.3
-"""The table marks a task if its best constant answer has an accuracy above this value."""
+"""Threshold for the accuracy of the best constant answer, above which the table marks a task."""
 
 
 @dataclass

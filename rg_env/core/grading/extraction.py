@@ -63,8 +63,8 @@ def completion_text(completion: object) -> str:
     message in a list.
 
     Messages are mappings or objects with `role` and `content`. Content is text, None, or a list in which each item is a
-    string or a part with `text`. A string in a list of messages counts as an assistant message. For None, or if no
-    message is from the assistant, the text is "".
+    string or a part with `text`. A string in a list of messages counts as an assistant message. If the completion is
+    None, or if no message is from the assistant, the text is "".
     """
     if completion is None:
         return ""

@@ -70,10 +70,10 @@ class Score:
     status: Status
     task: str
     detail: str = ""
-    """The reason why the answer could not be graded, or "" if it was graded."""
+    """The reason why the answer could not be graded, or "" if it was graded or missing."""
     progress: float | None = None
-    """Value in [0, 1] returned by the grader for the user's own task, regardless of `grading`, or None for other
-    tasks."""
+    """Value in [0, 1] returned by the grader for the user's own task, regardless of `grading`, or None for other tasks
+    and for missing or overlong answers."""
 
 
 def task_of(info: Mapping[str, Any]) -> str:
@@ -167,7 +167,8 @@ class Rollout:
 
     @property
     def score(self) -> Score:
-        """The score from the task's grader, or from a comparison with `answer` for rows from other environments.
+        """The score from the task's grader, or from a comparison with `answer` for the user's own questions and rows
+        from other environments.
 
         Raises `InputError` if `info` claims to be from a Reasoning Gym row but is invalid.
         """
@@ -323,8 +324,8 @@ _pool_lock = threading.Lock()
 
 
 def threads() -> ThreadPoolExecutor:
-    """Return the pool of threads that wait for workers. There are more threads than workers, so no worker stays
-    idle."""
+    """Return the pool of threads that wait for workers. There are more threads than workers in a pool, so no worker
+    stays idle while answers wait."""
     return _threads_of(os.getpid())
 
 

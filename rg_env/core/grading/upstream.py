@@ -117,4 +117,4 @@ _FORMULAS: dict[str, _Formula] = {
     "spiral_matrix": _listed(_gold, lambda row: " ".join(str(cell) for cell in row), 0.1),
     "string_insertion": _listed(_gold, "".join, 0.1),
 }
-"""Formulas for the tasks for which the library's grader executes the answer as code."""
+"""Formulas for the tasks whose answers the library's grader executes as code."""

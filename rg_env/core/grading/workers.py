@@ -21,11 +21,11 @@ determined attacker. Python code can deliberately bypass the hook and then corru
 Confinement has further limitations:
 
 - On macOS, the kernel does not support the memory limit, so only the wall-time limit bounds memory use.
-- For root (the usual user in containers), the process limit and the folder's mode do not apply, but the audit hook
-  still does.
+- For root (the usual user in containers), the process limit and the folder's read-only mode do not apply, but the audit
+  hook still does.
 - For other users, the process limit is 0. On Linux, threads count as processes, so a target cannot start threads.
-- On all systems, files can be read, and a child process that bypassed the hook and left the process group outlives its
-  worker.
+- On all systems, files can be read, and a child process that was started in spite of the hook and left the process
+  group outlives its worker.
 
 If the parent is killed, idle workers exit immediately (when their input ends), and busy workers exit at most a second
 after their time limit. The workers' empty folder then remains in the temporary directory.
@@ -135,8 +135,8 @@ class WorkerPool:
     The constructor waits until the first worker is ready.
 
     Raises:
-        InputError: the target or warmup cannot be imported, or raises an exception.
-        RGEnvError: workers do not start within `start_s`.
+        InputError: the target or warmup cannot be imported, or the warmup raises an exception.
+        RGEnvError: a worker cannot be started, or the first worker is not ready within `start_s`.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class WorkerPool:
             raise
 
     def call(self, *args: Any) -> Outcome:
-        """Call `target(*args)` in a worker, and block until it is done. This method is thread-safe.
+        """Call `target(*args)` in a worker, and block until the call ends. This method is thread-safe.
 
         Raises:
             InputError: `args` cannot be encoded as JSON, or are larger than `MAX_REQUEST_BYTES`.
@@ -312,7 +312,7 @@ def serve() -> NoReturn:
         # The parent kills the worker after `wall_s`. If the parent is gone, this alarm ends the worker, even if the GIL
         # is held.
         signal.setitimer(signal.ITIMER_REAL, wall_s + _ALARM_MARGIN_S)
-        cpu_s = math.ceil(time.process_time() + wall_s) + 2  # CPU time counts from the start of the process
+        cpu_s = math.ceil(time.process_time() + wall_s) + 2  # CPU time is counted from the start of the process
         _limit(resource.RLIMIT_CPU, cpu_s, is_final=False)
         try:
             reply = ["ok", function(*request)]

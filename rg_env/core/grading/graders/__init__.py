@@ -77,7 +77,7 @@ def grade(
 
 
 def fault_of(task: str, config: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
-    """Return why the entry's own gold answer is not graded as right, or "" if it is or if the reason is unknown."""
+    """Return why the entry's own gold answer is not graded as right, or "" if it is or if this cannot be checked."""
     if task in SOLVED:  # these graders raise errors for entries that the solver cannot handle
         return ""
     why = "the entry was edited or comes from another reasoning-gym version"

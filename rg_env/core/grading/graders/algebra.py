@@ -70,7 +70,7 @@ def _computed(a: Complex, b: Complex, operation: str) -> Complex:
 
 def complex_arithmetic(answer: str, entry: Entry, config: Config) -> float:
     """Accept the operation's result as `a + bi`, with the real and imaginary parts in either order. If the stored
-    result is an inexact float, which can happen with large bounds, the exact result is also right."""
+    result is an inexact float, which can happen with large bounds, the exact result is also accepted."""
     value, metadata = _complex(answer), entry["metadata"]
     numbers = (metadata[name] for name in ("num1", "num2", "result"))
     a, b, stored = ((Fraction(real), Fraction(imaginary)) for real, imaginary in numbers)
@@ -161,9 +161,9 @@ def _parts(node: Node, kind: str) -> tuple[Node, ...]:
 
 
 def polynomial_equations(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the list of all distinct real roots, in any order, with at least four correct decimal places.
+    """Accept the list of all distinct real roots, in any order, correct to at least four decimal places.
 
-    Both truncated and rounded values are right because the question is ambiguous. The grader counts the roots itself
+    Both truncated and rounded values are accepted because the question is ambiguous. The grader counts the roots itself
     because the library misses some roots of polynomials of degree 4.
     """
     metadata = entry["metadata"]

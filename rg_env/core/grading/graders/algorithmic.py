@@ -83,8 +83,8 @@ def number_filtering(answer: str, entry: Entry, config: Config) -> float:
 
 
 def number_sorting(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the question's numbers in sorted order. An answer gets partial credit if its correct prefix is longer than
-    that of the question's list."""
+    """Accept the question's numbers in sorted order. Another order of these numbers gets partial credit if its correct
+    prefix is longer than that of the question's list."""
     metadata = entry["metadata"]
     gold = _exact(metadata["sorted_numbers"])
     return in_order(_numbers(answer, len(gold)), gold, lambda: _exact(metadata["original_numbers"]))
@@ -254,7 +254,7 @@ def sentence_reordering(answer: str, entry: Entry, config: Config) -> float:
     words that are already in the right position in the question.
 
     If a word occurs twice, the library stores both occurrences at the position of the first, but the original sentence
-    is also right.
+    is also accepted.
     """
     shuffled = _sentence(entry["question"].partition(": ")[2])
     stored: str = entry["answer"]
@@ -346,8 +346,8 @@ def word_sequence_reversal(answer: str, entry: Entry, config: Config) -> float:
 
 
 def word_sorting(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the sorted words, separated by commas or whitespace. An answer gets partial credit if its correct prefix
-    is longer than that of the question's list.
+    """Accept the sorted words, separated by commas or whitespace. Another order of these words gets partial credit if
+    its correct prefix is longer than that of the question's list.
 
     Letter case matters because the order depends on it.
     """

@@ -94,7 +94,7 @@ def _last_place(value: Fraction, digits: int) -> Fraction:
 def decimal_chain_sum(answer: str, entry: Entry, config: Config) -> float:
     """Accept the exact value of the sum, or the stored answer.
 
-    The exact value and the stored answer differ if decimal_arithmetic was used earlier in the same process, because
+    The exact value and the stored answer may differ if decimal_arithmetic was used earlier in the same process, because
     that task lowers the precision of Python's decimals.
     """
     value = forms.number(answer)
@@ -139,7 +139,7 @@ def count_bits(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _without_unit(text: str, units: tuple[str, ...]) -> str:
-    """Return `text` in lowercase and without the unit at its end, if any. If several of `units` match, the first one is
+    """Return `text` in lowercase and without the unit at its end, if any. If several of `units` match, the first is
     removed. The end of a longer word or number, as in "sundays" or "21 bits", is not a unit."""
     text = text.strip().casefold()
     for unit in units:
@@ -230,8 +230,8 @@ def prime_factorization(answer: str, entry: Entry, config: Config) -> float:
 
 
 def coin_flip(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the probability as a fraction, a decimal with at least four places, or a percentage. If the answer has two
-    forms (`1/8 = 0.125`), both must be right.
+    """Accept the probability as a fraction, a decimal that is correct to at least four places, or a percentage. If the
+    answer gives several forms (`1/8 = 0.125`), all must be right.
 
     A decimal may be rounded or truncated, and must be right in every given place. The answer must also be within 5% of
     the right value, so that zero is not accepted for very small probabilities.

@@ -3,7 +3,7 @@
 Derivatives are computed by forward-mode automatic differentiation with dual numbers (Clifford 1873; Griewank and
 Walther, *Evaluating Derivatives*, chapter 3). Each node of the expression tree computes its value and, by the chain
 rule, its derivative, so the derivative is never written out as a formula. Only values are compared, so formulas need
-not be brought into the same form. They are not simplified, except that rational constants are computed exactly.
+not be brought into the same form. Formulas are not simplified, except that rational constants are computed exactly.
 
 Values and derivatives are balls (see below), which account for all rounding errors. A formula is refuted at a point if
 its derivative provably differs from the integrand, and confirmed if both provably agree to ten digits or more. In all
@@ -77,7 +77,7 @@ _MAX_BITS = 4_096
 """Maximum size, in bits, of the numerator and denominator of an exact rational constant. Formulas with larger constants
 are rejected."""
 _DOUBLE_DIGITS = 15
-"""A decimal number with at least this many significant digits is treated as a printed float, accurate to one unit in
+"""Minimum number of significant digits for a decimal number to be treated as a printed float, accurate to one unit in
 its last digit."""
 _CONSTANTS = {"e": math.e, "pi": math.pi}
 

@@ -1,9 +1,9 @@
 """Graders for the cognition, code, induction and ARC tasks.
 
 rubiks_cube treats turns of a cube of any size as permutations of stickers. A sticker is a point in a coordinate system
-with its origin at the cube's center, x pointing right, y up and z toward the front. Layers are 2 units apart, so a cube
-of size n has stickers at ±n on one axis and at -(n-1), ..., n-1 on the other two. Every turn consists of quarter turns
-of consecutive layers around one axis.
+with its origin at the cube's center, x pointing right, y up and z toward the front. Layers are 2 units apart, so each
+sticker of a cube of size n is at ±n on one axis and at one of -(n-1), -(n-3), ..., n-1 on each of the other two. Every
+turn consists of quarter turns of consecutive layers around one axis.
 """
 
 import operator
@@ -37,7 +37,7 @@ def _bare(text: str) -> str:
 
 
 def color_cube_rotation(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the color in any letter case. Both spellings of gray are right."""
+    """Accept the color in any letter case. Both spellings of gray are accepted."""
     return _bare(answer).replace("grey", "gray") == _bare(entry["answer"])
 
 
@@ -147,7 +147,7 @@ _FLOAT_TOLERANCE = 1e-9
 """Relative tolerance for the last digits of a computed float."""
 _MORE_SIGNS = 100
 """Number of brackets, commas and colons allowed in addition to those in the stored answer. Literals that exceed this
-limit are wrong and slow to parse."""
+limit cannot be right and would be slow to parse."""
 
 
 def codeio(answer: str, entry: Entry, config: Config) -> float:

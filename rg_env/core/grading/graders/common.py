@@ -97,7 +97,7 @@ Matches = Callable[[str, Any], bool]
 _CHARS_PER_CELL = 32
 _MORE_CHARS = 200
 """Number of characters allowed in addition to `_CHARS_PER_CELL` per cell. JSON with one number per line takes about 12
-characters per cell, or 28 if each number has all its decimal places."""
+characters per cell, or 28 if the numbers are floats at full precision."""
 _LATEX = re.compile(r"\\begin\{(\w*matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
 _CELL = re.compile(r"[^\s,;|]+")
 _WHOLE = re.compile(r"([+-]?\d{1,9})(?:\.0*)?", re.ASCII)

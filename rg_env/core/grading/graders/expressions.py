@@ -47,7 +47,7 @@ def parse(text: str, variables: Collection[str] = (), *, bounded: bool = True) -
     """Parse a formula. A name in `variables` takes precedence over a constant or function with the same name.
 
     Unless `bounded` is False, text longer than `MAX_CHARS` characters or `MAX_TOKENS` tokens is unreadable. Pass
-    `bounded=False` only for text from entries, or if the text's length is limited elsewhere.
+    `bounded=False` only for text from entries or text whose length is limited elsewhere.
     """
     if bounded and len(text) > MAX_CHARS:
         raise Unreadable
@@ -75,8 +75,8 @@ def _plain(text: str) -> str:
 
 @lru_cache(maxsize=256)
 def _token(variables: frozenset[str]) -> re.Pattern[str]:
-    """Return a pattern that matches a number, name or operator, or any other character, which the parser rejects. In a
-    run of letters, each token is the longest name that matches, so `xsin` becomes `x` and `sin`."""
+    """Return a pattern that matches a number, name, operator or bracket, or any other character, which the parser
+    rejects. In a run of letters, each token is the longest name that matches, so `xsin` becomes `x` and `sin`."""
     names = sorted(variables | _KNOWN, key=lambda name: (-len(name), name))
     return re.compile(rf"{'|'.join(map(re.escape, names))}|\d+(?:\.\d*)?|\.\d+|\*\*|\S")
 

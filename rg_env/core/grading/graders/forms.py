@@ -38,7 +38,7 @@ _INVISIBLE = "\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
 _POWER = re.compile(r"(?<=[\w)\]}])\*\*(?=[\w({+-])")
 _QUOTES = [('"', '"'), ("'", "'"), ("“", "”"), ("‘", "’"), ("„", "“"), ("«", "»")]
 _OPENING = frozenset("`\\$*_[" + "".join(start for start, _ in _QUOTES))
-"""First character of everything that can be wrapped around an answer (quotes, markup, a box, ...)."""
+"""First characters of everything that can be wrapped around an answer (quotes, markup, a box, ...)."""
 _LABEL = re.compile(
     r"\*{0,2}(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+)?(?:(?:final|correct)\s+)?answer\*{0,2}(?:\s+is\b:?|\s*[:=])\*{0,2}",
     re.IGNORECASE,
@@ -157,8 +157,8 @@ def _without_label(text: str) -> str | None:
 
 
 def _without_quotes(text: str) -> str | None:
-    """Return `text` without surrounding quotes, or None if it is not quoted or contains other quotes. A quoted list or
-    dictionary may contain other quotes."""
+    """Return `text` without surrounding quotes, or None if it is not quoted or the same quotes also occur inside. A
+    quoted list or dictionary may contain the same quotes."""
     inner = text[1:-1].strip()
     if inner[:1] + inner[-1:] in ("[]", "{}") and (text[0], text[-1]) in _QUOTES:
         return inner
@@ -188,8 +188,8 @@ def _balanced(text: str) -> bool:
 
 
 def same_value(answer: str, gold: str) -> bool:
-    """Whether the answer equals `gold` as a number (`1,000`, `0.5`, `1/2`), or as text, ignoring case, spacing and the
-    wrapping that `unwrap` removes."""
+    """Whether the answer equals `gold` as a number (`1,000`, `0.5`, `1/2`), or as text, ignoring case, spacing and
+    wrapping (see `candidates` and `unwrap`)."""
     value, wanted = attempt(rational, gold), unwrap(gold).casefold().split()
     return any(
         (value is not None and attempt(rational, text) == value) or text.casefold().split() == wanted
@@ -207,7 +207,8 @@ def _lines(text: str) -> list[str]:
 
 
 def plain_digits(text: str) -> str:
-    """Return `text` with decimal digits from any script and all minus signs converted to ASCII. Superscripts are kept.
+    """Return `text` with decimal digits from any script and all plus and minus signs converted to ASCII. Superscripts
+    are kept.
 
     Text with more than `_MAX_SIGNS` distinct non-ASCII digits and signs is returned unchanged because no real answer
     contains that many.

@@ -73,8 +73,8 @@ def knights_knaves(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _claims(answer: str, names: set[str], roles: dict[str, bool]) -> dict[str, bool] | None:
-    """Return the role of each name in the text, or None if the text contradicts itself or contains a negation. Other
-    words are ignored, but only words in `_LINKS` may come between a name and its role."""
+    """Return the role of each name in the text, or None if the text contradicts itself or contains a word in
+    `_DENIALS`. Other words are ignored, but only words in `_LINKS` may come between a name and its role."""
     claims: dict[str, bool] = {}
     pending: list[str] = []  # names that do not have a role yet
     plural = False
@@ -185,8 +185,8 @@ class Premises:
 
 
 def _cubes(column: int, variables: Iterable[int]) -> list[int]:
-    """Return, for each set of variables, the rows that stay within `column` for all values of these variables. Bit i of
-    an index in the list means that variable i is in the set."""
+    """Return, for each set of variables, the rows that stay within `column` for all values of these variables. In a
+    set's list index, bit i is 1 if the set contains variable i."""
     found = [column]
     for variable in variables:
         found += [cubes & flipped(cubes, variable) for cubes in found]

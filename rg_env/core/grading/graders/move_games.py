@@ -38,7 +38,7 @@ _KNIGHT_MOVES = re.compile(
     ),
     re.IGNORECASE,
 )
-"""Matches a list of moves, as JSON or without brackets, with the same kind of quotes around all moves."""
+"""Matches a list of moves, as JSON or without brackets, with the same kind of quotes (or none) around all moves."""
 _SIDE = 6
 _MAX_STATES = 200_000
 """Number of states after which the solver gives up. No puzzle in the library has more than 147,355 states."""
@@ -400,9 +400,9 @@ def quantum_lock(answer: str, entry: Entry, config: Config) -> float:
 
     In the question, the light toggles "whenever you press a button." Taken literally, this wording includes a button
     for the other color, which leaves the number unchanged. The library's search never presses a button for the other
-    color, and its grader ignores such a press. The library's shortest sequence is also right under the literal reading.
-    If the literal reading allows a shorter sequence (see `is_shortest_lock`), the question has two possible answers and
-    is excluded.
+    color, and its grader ignores such a press. The library's shortest sequence also reaches the target under the
+    literal reading. If the literal reading allows a shorter sequence (see `is_shortest_lock`), the question has two
+    possible answers and is excluded.
     """
     metadata = entry["metadata"]
     buttons = {button["name"].casefold(): button for button in metadata["buttons"]}
@@ -425,7 +425,7 @@ def _pressed(state: tuple[int, str], button: Mapping[str, Any]) -> tuple[int, st
 
 
 def is_shortest_lock(entry: Entry) -> bool:
-    """Whether the stored sequence is a shortest solution, even if every button press toggles the light."""
+    """Whether the stored sequence is still a shortest solution if every button press toggles the light."""
     metadata = entry["metadata"]
     target = metadata["target_value"]
     edge = {(metadata["initial_value"], metadata["initial_state"])}
