@@ -127,7 +127,7 @@ def name_of(text: str) -> str:
 
 def run_of(model: str) -> RunFolder | None:
     """Return the training run that a model folder belongs to, if any. The run's files are in the model folder, in its
-    parent folder, or, if the model was published by `rg-env push`, in its subfolder `run/`."""
+    subfolder `run/` (if `rg-env push` published the model), or in its parent folder."""
     folder = Path(model)
     if not os.path.isdir(model) or not (
         RunFolder.is_run(folder) or any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))
@@ -185,7 +185,7 @@ class PublishedRow(Section):
     """Accuracy of each model, between 0 and 1."""
 
     def names(self, row: str) -> list[str]:
-        """Return the names of the tasks to average the accuracies over for the row named `row`."""
+        """Return the names of the tasks whose accuracies are averaged for the row named `row`."""
         return self.tasks or [row]
 
 
@@ -209,7 +209,8 @@ TASKS_BY_NAME = named("{name: b, num_examples: 20}", "give the second entry a la
 
 
 def _without_categories(tasks: Any) -> Any:
-    """Replace each entry named after a category with entries for its tasks. A task's own entry takes precedence."""
+    """Replace each entry named after a category with entries for the category's tasks. A task's own entry takes
+    precedence."""
     if not isinstance(tasks, Mapping):
         return tasks
     found: dict[str, Any] = {}
@@ -292,7 +293,8 @@ class EvalConfig(Section):
         if isinstance(value, list):
             if not all(isinstance(each, str) for each in value):
                 raise ValueError(
-                    "a list of models can contain only names and folders; write other models as {a: {model: ...}}"
+                    "a list of models can contain only names, folders and MODEL@URL; write other models as "
+                    "{a: {model: ...}}"
                 )
             entries = {name_of(each): split_address(each) for each in value}
             if len(entries) < len(value):

@@ -127,7 +127,7 @@ def ask(loaded: Loaded, limit: int | None, system_prompts: list[str | None], fil
                 raise Refused(f"{name} does not make any requests")
             except _Requests as made:
                 requests = made.args[0]
-            except ValueError as error:  # lm-eval rejects tasks that run a model's code or need images
+            except ValueError as error:  # lm-eval rejects tasks that run code written by models or need images
                 raise Refused(f"{name}: {reason_of(error)}") from error
             for key, text, settings in requests:
                 chat = json.loads(text)
@@ -170,7 +170,8 @@ def _evaluate(loaded: Loaded, limit: int | None, prompt: str | None, model: _Mod
 def manager_for(names: list[str], include: list[str], folders: dict[str, str]) -> TaskManager:
     """Return a `TaskManager` for the tasks and groups in `names`, and for the groups' tasks.
 
-    The manager indexes only the folders it needs, because indexing all 15,000 lm-eval files takes half a minute.
+    Unless a name may be a tag, the manager indexes only the folders it needs, because indexing all 15,000 lm-eval files
+    takes half a minute.
     """
     wanted = set(names)
     while True:

@@ -211,7 +211,7 @@ def _is_here(url: str) -> bool:
 
 
 def key_of(model: EvalModel) -> str:
-    """Return the API key for an endpoint, from the environment. For an endpoint on this machine without a
+    """Return the API key for an endpoint, from the environment. If the endpoint is on this machine and has no
     `key_variable`, return an empty string.
 
     Raises:

@@ -72,8 +72,8 @@ class Probed:
 
 
 def labels(tasks: Iterable[str], levels: Sequence[int]) -> dict[str, dict[str, Any]]:
-    """Return entries for `tasks` in an evaluation config, one for each task at each of the `levels` that the task
-    supports.
+    """Return entries for `tasks` in an evaluation config. Each task has one entry for each of the `levels` that it
+    supports, or a single entry if it does not have levels.
 
     Raises:
         UnknownNameError: a task is unknown.
@@ -99,11 +99,11 @@ def fitted(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
     """Return the config without the tasks whose prompts are too long for the model's context, together with one line
     about each omitted task.
 
-    The token limit defaults to 1024 or, for a local model, to half the context length if that is less. If the model is
-    an endpoint, each task's longest prompt is sent once, to check whether the endpoint accepts it.
+    The token limit defaults to 1024 or, for a local model, to half the context length if that is less. For a model
+    at an endpoint, each task's longest prompt is sent once to check whether the endpoint accepts it.
 
     Raises:
-        InputError: the model cannot be loaded, an endpoint does not answer, or no task fits.
+        InputError: the model cannot be loaded, its endpoint does not answer, or no task fits.
         MissingExtraError: a package needed to load the model is not installed.
     """
     (model,) = config.models.values()

@@ -5,16 +5,16 @@
     work.take(replies, work.rollouts(replies))            # score the replies, and add their records
 
 A `Work` object represents one model's work on a task's questions (`TaskWork`) or on an external benchmark
-(`external.Benchmark`), including the answers so far. `rg-env eval` appends each answer's record to the work's file as
-soon as it is scored. Results are computed only from these records, so an interrupted evaluation can resume with just
-the missing answers. Record format:
+(`external.Benchmark`), including the answers so far. `rg-env eval` scores each answer to a task immediately
+(benchmarks are graded at the end) and appends the answer's record to the work's file. Results are computed only from
+these records, so an interrupted evaluation can resume with just the missing answers. Record format for tasks:
 
 {"model", "draw": "sampled" or "greedy", "part", "task": name or label, "level", "row": hash of the question, "problem":
  index of the question, "rollout": index of the answer, "question", "answer": gold answer, "completion", "reasoning",
  "prompt_tokens", "completion_tokens", "truncated", "extracted", "score", "correct", "reward", "rewards": {name: value},
  "status", "detail", "error", "seconds"}
 
-A call that failed permanently counts as a wrong answer, with the status "failed" and the reason in `error`.
+A call that ultimately failed counts as a wrong answer, with the status "failed" and the reason in `error`.
 """
 
 import contextlib
@@ -125,7 +125,8 @@ class Questions:
 
 
 def question_of(row: Row) -> str:
-    """Return the text of a row's question, or the last message of the prompt if the row does not have a question."""
+    """Return the text of a row's question. If the row does not have a question, return the prompt's text or last
+    message."""
     prompt = row["prompt"]
     found = row.get("question")
     return str(found if found is not None else prompt if isinstance(prompt, str) else prompt[-1]["content"])
@@ -133,8 +134,8 @@ def question_of(row: Row) -> str:
 
 def own_rows(env: Environment) -> dict[str, list[str]] | None:
     """Return ordered hashes of the user's own rows, for a run's manifest: one for each training question, and one for
-    each pair of an evaluation question and its answer. Return None for generated rows, because their own manifest
-    contains their hashes."""
+    each pair of an evaluation question and its answer. Return None for generated rows, whose hashes are in the
+    environment's manifest."""
     if env.manifest is not None:
         return None
     train = [question_hash(question_of(row)) for row in env.train_rows]
@@ -356,7 +357,7 @@ class TaskWork(Work):
         return [self.answers[draw, number, k] for k in range(self.times) if (draw, number, k) in self.answers]
 
     def key(self, record: Record) -> Any:
-        """Return the key of the answer in a record, or None if the record is for a different question."""
+        """Return the key of the answer in a record, or None if the record is not part of this work."""
         key = record["draw"], record["problem"], record["rollout"]
         return key if key in self.keys and self.questions.hashes[key[1]] == record["row"] else None
 
@@ -413,7 +414,7 @@ def record_file(path: Path, works: Sequence[Work]) -> Iterator[int]:
     Raises:
         InputError: the file cannot be opened, or is damaged.
         OutputFolderError: the file was removed while records were being appended.
-        OSError: the disk is full.
+        OSError: a record cannot be written, for example because the disk is full.
     """
 
     def append(record: Record) -> None:

@@ -98,12 +98,12 @@ class Accuracy(Record):
     accuracy: Share | None
     """Mean accuracy, or None if the environment does not have an accuracy metric."""
     intervals: dict[str, Interval]
-    """Intervals of the means, by name. Means that are None do not have an interval. If there is only one question, mean
+    """Intervals of the means, by name. Means that are None do not have intervals. If there is only one question, mean
     rewards and token counts do not have intervals."""
 
     @property
     def measured(self) -> tuple[float, Interval]:
-        """Return the accuracy and its interval. Raises `InputError` if the accuracy was not measured."""
+        """The accuracy and its interval. Raises `InputError` if the accuracy was not measured."""
         if self.accuracy is None:
             raise InputError("accuracy was not measured, because the environment does not have an accuracy metric")
         return self.accuracy, self.intervals["accuracy"]
@@ -112,7 +112,7 @@ class Accuracy(Record):
 class Scores(Accuracy):
     """Means over all answers to `n` questions, with standard errors and intervals clustered by question.
 
-    A call that failed permanently counts as a wrong answer. A mean is None if there are no values to average, for
+    A call that ultimately failed counts as a wrong answer. A mean is None if there are no values to average, for
     example if the environment does not have an accuracy metric, there are no greedy answers, or the server does not
     report tokens.
     """
@@ -307,7 +307,7 @@ class Results(Record):
     environments: list[Environment] = Field(default_factory=list)
     """Environments that provided the questions."""
     notes: list[str] = Field(default_factory=list)
-    """Notes about the models' training runs, such as different settings or unknown training questions."""
+    """Notes about the models' training runs, for example about different settings or unknown training questions."""
     tasks: dict[str, TaskResults]
     """Results by task. If there are only external benchmarks, `tasks`, `models` and `comparisons` are empty."""
     models: dict[str, ModelSummary]

@@ -10,7 +10,8 @@ external/             answers to external benchmarks, and lm-eval's own results
 results_*.json, summary.md, comparison_*.png, summary_*.png
 
 Endpoints are called in parallel, each with its own limit on concurrent calls. Models in this process take turns. vLLM
-serves each model on its own GPU, and a GPU that becomes idle helps to serve the model with the most work left.
+serves one model at a time on each GPU. A GPU that becomes idle serves the next model or, if no model is waiting, helps
+to serve the model with the most work left.
 """
 
 import asyncio
@@ -159,8 +160,9 @@ def _removed_if_unanswered(folder: Path, works: Sequence[Work]) -> Iterator[None
     """On an error or Ctrl-C before the first answer, remove the new files so that the corrected command can use the
     folder.
 
-    Nothing is removed if the folder contained files beforehand, or if anything else was written to it in the meantime,
-    such as a server's log. If files remain after Ctrl-C, the command that resumes the evaluation is printed.
+    Nothing is removed if the folder contained files beforehand, or if it now contains more than the config and
+    lm-eval's log and requests (for example, a server's log). If files remain after Ctrl-C, the command that resumes the
+    evaluation is printed.
     """
     had_files = any(folder.iterdir())
     try:
@@ -265,7 +267,7 @@ class Run:
         self.problems: dict[str, str] = {}
         """Reasons why models could not be evaluated completely, by model."""
         self.answered_as: dict[str, set[str]] = {}
-        """Other model names reported in the server's replies, by model."""
+        """Model names in replies that differ from the name in the requests, by model."""
         self.strangers: dict[str, int] = {}
         """Number of records that do not belong to this evaluation, by file."""
         # All workers for a model share one iterator over its calls.
@@ -336,7 +338,7 @@ class Run:
             if waiting:
                 name = waiting.pop(0)
             elif left and max(left.values()) > self.config.requests.concurrency:
-                # If fewer calls are left, the model's first server has already started all of them.
+                # If at most `concurrency` calls are left, the model's first server has already started all of them.
                 name = max(left, key=left.__getitem__)
             else:
                 return
@@ -374,7 +376,8 @@ class Run:
 
 
 def _check_complete(run: Run) -> None:
-    """Raise `ServerError` if a model could not be evaluated completely, or if all of its calls for a task failed."""
+    """Raise `ServerError` if a model could not be evaluated completely, or if all of its sampled calls or all of its
+    greedy calls for a task failed."""
     if run.problems:
         problems = "; ".join(f"{name}: {problem}" for name, problem in run.problems.items())
         raise ServerError(f"{problems}; no results are written. Resume with {resume_words(run.folder)}")
@@ -450,5 +453,5 @@ class Bars(Progress):
 
 
 def _say(*lines: str) -> None:
-    with contextlib.suppress(OSError):  # closed output or a full disk is reported later, after the results
+    with contextlib.suppress(OSError):  # closed output or a full disk is reported later, after the results are written
         print(*lines, sep="\n", flush=True)

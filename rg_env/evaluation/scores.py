@@ -256,8 +256,8 @@ def compare(published: Mapping[str, PublishedTable], tasks: Mapping[str, TaskRes
     The published questions differ from ours, so the two samples are treated as independent. Accuracies within the
     tolerance are considered equal, regardless of their intervals. A larger difference may be due to chance if its
     interval, which accounts for the sizes of both samples, contains 0. The interval of a published accuracy depends
-    only on the number of questions. Several answers to one question do not narrow the interval, because the answers may
-    all be the same.
+    on the number of questions, but not on the number of answers per question. Several answers to one question do not
+    narrow the interval, because the answers may all be the same.
     """
     found = []
     for table, each in published.items():

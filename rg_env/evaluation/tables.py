@@ -43,7 +43,7 @@ Rows = list[list[str]]
 
 
 class TableConsole(Console):
-    """A console that raises `BrokenPipeError`, as `print` does."""
+    """A console that raises `BrokenPipeError` if its output is closed, as `print` does."""
 
     def on_broken_pipe(self) -> None:
         raise  # rich would exit here, but commands have their own exit code for a broken pipe

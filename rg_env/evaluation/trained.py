@@ -31,7 +31,7 @@ from rg_env.evaluation.results import OVERLAP_UNKNOWN
 
 _OPTIONS = ("config", "level", "levels")
 _OF_TRAINING = ("prompt.", "grading", "rewards.", "sampling.max_tokens", "tasks.")
-"""Keys of training settings. Other keys concern the run's evaluations."""
+"""Prefixes of the keys of training settings. Other keys concern the run's evaluations."""
 
 
 def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
@@ -199,8 +199,8 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 def trained_on(model: str) -> frozenset[str]:
     """Identify the questions that a checkpoint was trained on, using the manifest of the checkpoint's run. Return the
     hashes of these questions and the keys of the problems that they pose. A reworded question has the same key as the
-    original question. Questions from the user's own data do not have keys. If a model does not belong to a run, the
-    result is empty.
+    original question. Questions from the user's own data do not have keys. If the checkpoint does not belong to a run,
+    the result is empty.
 
     By construction, none of these questions is an evaluation question of a task, unless the evaluation's `split_by`
     differs from the run's `split_by`.

@@ -72,7 +72,7 @@ def test_the_tiny_policy_is_asked_what_it_was_made_for() -> None:
         (["models=tiny", "data=x.csv", "tasks.x={task: maze}"], "tasks.x = {'task': 'maze'} @ command line: is the"),
         (["tasks=maze"], "models: is required"),
         (["models=[a/b, a/b]", "tasks=maze"], "two models would have the same name"),
-        (["models=[{model: x}]", "tasks=maze"], "a list of models can contain only names and folders"),
+        (["models=[{model: x}]", "tasks=maze"], "a list of models can contain only names, folders and MODEL@URL"),
         ([*LEAST, "eval_repeats=3"], "use rollouts_per_example"),
         (["models=tiny", "categories=[]"], "this is a config for Reasoning Gym's own evaluation: use configs/eval/"),
         (['models.a={model: x, url: "http://x/v1\\nHost: y"}', "tasks=maze"], "must be the URL of an endpoint"),

@@ -26,7 +26,7 @@ from rg_env.evaluation.results import SUFFIXES, Interval, Results, read_evaluati
 
 REWARD, ACCURACY = "reward", "eval/accuracy"
 _PANELS = {REWARD: "reward, training batch", ACCURACY: "accuracy, sampled, on the frozen questions"}
-"""Metrics compared between runs, with their labels."""
+"""Labels of the metrics that are compared between runs, by metric."""
 _DASHES = ("-", "--", "-.", ":")
 _BLUE, _ORANGE, _GREEN, _PURPLE, *_ = style.COLORS
 
@@ -39,7 +39,8 @@ class Curve:
     values: dict[str, dict[int, float]]
     """Values by metric (`REWARD` and `ACCURACY`, if logged) and step."""
     intervals: dict[int, Interval] = field(default_factory=dict)
-    """95% interval of the accuracy at each step. The mapping is empty if the run's evaluations are missing."""
+    """95% interval of the accuracy at each evaluated step. The mapping is empty if the run's evaluations are
+    missing."""
     questions: int | None = None
     """Number of frozen questions, or None if the number is unknown."""
     asked: object = None
@@ -95,7 +96,7 @@ def notes_on(curves: Sequence[Curve]) -> list[str]:
 
 @style.styled
 def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None) -> None:
-    """Draw reward and accuracy over the optimizer steps, side by side.
+    """Plot reward and accuracy against the optimizer step, side by side.
 
     If there are at most 7 runs, each run is drawn in its own color, with a band for the 95% interval of the accuracy.
     If there are more than 7 runs, all runs are drawn as thin gray lines, along with their mean at each step that all

@@ -42,7 +42,7 @@ def plot_files(
         rename_file: JSON file with new names, {"OLD": "NEW"}. Names that are not in the plot are ignored.
 
     Returns:
-        Path of the plot, and notes on the limits of the comparison.
+        Path of the plot, and notes on the limits of the comparison and on a `rename_file` that renames nothing.
 
     Raises:
         InputError: a file is unreadable or damaged, the files cannot be drawn in one plot, a rename is invalid, or the

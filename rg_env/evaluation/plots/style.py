@@ -90,7 +90,7 @@ def draw_intervals(axes: Axes, rows: Iterable[tuple[float, Accuracy]], **look: A
 
 
 def draw_series(axes: Axes, series: Mapping[str, Sequence[Accuracy | None]]) -> list[Line2D]:
-    """Draw several series of accuracies, each in its own color. Row i shows the i-th accuracy in each series, one above
+    """Draw several series of accuracies, each in its own color. Row i shows all series' i-th accuracies, one above
     another. Return the handles for a legend."""
     handles = []
     for number, found in enumerate(series.values()):

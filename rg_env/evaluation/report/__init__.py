@@ -40,7 +40,7 @@ class Report:
 
     file: Path
     notes: list[str]
-    """Notes about missing or omitted content."""
+    """Notes, for example about missing or omitted content."""
 
 
 def write_report(source: Path, output: Path | None = None, limit: int = ROLLOUTS_KEPT) -> Report:
@@ -48,7 +48,7 @@ def write_report(source: Path, output: Path | None = None, limit: int = ROLLOUTS
 
     Args:
         source: folder of a run or an evaluation, or an evaluation's results file or `rollouts.jsonl`.
-        output: file to write the report to. The default is `report.html` in the folder.
+        output: file to write the report to. The default is `report.html` in the folder of the run or evaluation.
 
     Raises:
         InputError: there is nothing to report, or a file is damaged or unreadable.

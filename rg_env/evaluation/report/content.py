@@ -71,8 +71,8 @@ class Rollouts:
     records: list[Record] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     variants: list[str] = field(default_factory=list)
-    """Models, or steps of a run, in display order. The page can compare the answers of several models or steps to the
-    same question."""
+    """Models, or steps of a run, in display order. The page can compare answers to the same question from several
+    models or steps."""
     found: int = 0
     """Total number of rollouts, including omitted ones."""
 
@@ -85,7 +85,7 @@ class Page:
     kind: str
     facts: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """Notes about missing or omitted content."""
+    """Notes, for example about missing or omitted content."""
     charts: list[Chart] = field(default_factory=list)
     metrics: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
     """Steps and values of each metric logged by a run."""
@@ -134,8 +134,8 @@ class Page:
     def add_rollouts(
         self, records: Sequence[Record], limit: int, variants: Iterable[str] = (), characters: int = MAX_CHARACTERS
     ) -> None:
-        """Add at most `limit` rollouts with a total of at most `characters` characters. For each question, either all
-        answers are included or none.
+        """Add at most `limit` rollouts with a total of at most `characters` characters. Include either all or none
+        of the answers to each question.
 
         Questions are chosen in hash order so that their content does not bias the choice.
 
@@ -203,7 +203,7 @@ def _sampling(results: Results) -> str:
 
 
 def results_page(source: Path, limit: int) -> Page:
-    """Create the report on an evaluation from its folder, a results file, or a file of rollouts.
+    """Return the content of the report on an evaluation, given its folder, a results file, or a file of rollouts.
 
     If there is no results file yet, as during an evaluation, accuracies are computed from the rollouts.
 
@@ -307,7 +307,7 @@ def _tasks_so_far(records: Iterable[Record]) -> list[Task]:
 
 
 def run_page(folder: Path, limit: int) -> Page:
-    """Create the report on the run in `folder`, with at most `limit` rollouts.
+    """Return the content of the report on the run in `folder`, with at most `limit` rollouts.
 
     Raises:
         InputError: a file is damaged or unreadable, or there is nothing to show.
