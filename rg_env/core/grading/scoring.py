@@ -47,8 +47,8 @@ MAX_ANSWER_CHARS = 10_000
 """Maximum length of an answer in characters (or twice the gold answer's length, if that is greater). The limit bounds
 the time for grading."""
 CORRECT_FROM = 1 - 1e-9
-"""Minimum value that counts as correct. The tolerance allows for rounding errors. It cannot be larger, because the
-library's score for a time interval that is off by one second is 0.9999999."""
+"""Minimum value that counts as correct. The tolerance allows for rounding errors. It is small because the library's
+score for a time interval that is off by one second can be 0.9999999."""
 UPSTREAM_WALL_S = 1.0
 """Time limit in seconds for a worker to grade one answer, not counting the wait for a free worker."""
 
