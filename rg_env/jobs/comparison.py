@@ -94,7 +94,7 @@ class Group:
 
     @property
     def over(self) -> str:
-        """Description of the sample behind the intervals: several seeds, or the questions of a single run."""
+        """Description of the sample behind the intervals: several seeds, or a single run's questions."""
         if len(done := self.finished) < 2:
             return counted(done[0].questions, "question") if done else ""
         return f"{len(done)} seeds{' (too few)' if self.has_too_few else ''}"
@@ -170,7 +170,7 @@ def _run(folder: Path, number: int, name: str, values: dict[str, Any]) -> Run:
 
 def _over_seeds(name: str, runs: Sequence[Run]) -> Figure:
     """Return the mean of a metric over several runs, with an interval: `runs_interval` for proportions, Student's
-    t-interval otherwise. For two runs, which are too few for an interval, return their values instead."""
+    t-interval otherwise. For two runs, which are too few for an interval, include both values instead."""
     means = [run.figures[name].mean for run in runs]
     if len(means) < _LEAST_SEEDS:
         return Figure(fmean(means), None, (min(means), max(means)))
@@ -180,8 +180,8 @@ def _over_seeds(name: str, runs: Sequence[Run]) -> Figure:
 
 
 def write_comparison(comparison: Comparison) -> list[str]:
-    """Write comparison.md and comparison.json. If any run has finished, also write curves.png and, if there are results
-    from after training, comparison.png.
+    """Write comparison.md and comparison.json. If any run has finished, also write curves.png and, if any group was
+    evaluated after training, comparison.png.
 
     Returns:
         Names of the files written to the sweep folder.

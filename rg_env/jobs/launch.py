@@ -5,8 +5,8 @@ print(commands.server.shell())        # make_commands starts nothing and imports
 code = launch(LaunchOptions("configs/train/multi_tasks.yaml"))
 
 The trainer starts once the server is healthy, and neither outlives the other. On Ctrl-C, SIGTERM or SIGHUP, each
-training process receives one SIGINT, and the trainer saves a checkpoint. A second signal stops everything immediately.
-Unrelated processes are never signaled.
+training process receives one SIGINT, and the trainer saves a checkpoint. A second signal stops everything without
+waiting for the checkpoint. Unrelated processes are never signaled.
 """
 
 import itertools
@@ -75,7 +75,8 @@ class LaunchOptions:
     tensor_parallel_size: int | None = None
     """Number of GPUs per model replica in vLLM. For the default, see `parallel_sizes`."""
     data_parallel_size: int | None = None
-    """Number of model replicas in vLLM. Default: the number of vLLM's GPUs divided by `tensor_parallel_size`, or 1."""
+    """Number of model replicas in vLLM. Default: the number of vLLM's GPUs divided by `tensor_parallel_size`, or 1
+    without a GPU."""
     dtype: str | None = None
     max_model_len: int | None = None
     vllm_args: tuple[str, ...] = ()
@@ -214,7 +215,11 @@ def split_gpus(
     """
     for flag, named in (("--vllm-gpus", vllm or ()), ("--gpus", training or ())):
         if unknown := [gpu for gpu in named if gpu not in visible]:
-            here = f"only {_gpu_words(visible)} can be used here" if visible else "no GPU is visible (see nvidia-smi)"
+            here = (
+                f"only {_gpu_words(visible)} can be used here"
+                if visible
+                else "no GPU is visible (check nvidia-smi and CUDA_VISIBLE_DEVICES)"
+            )
             raise InputError(
                 f"{flag} names {_gpu_words(unknown)}, but {here}; to set only the number of GPUs, use --processes"
             )
@@ -237,7 +242,7 @@ def split_gpus(
 def parallel_sizes(tensor: int | None, data: int | None, gpus: int, model: str) -> tuple[int, int]:
     """Return the tensor and data parallel sizes for a server on `gpus` GPUs (0 for a CPU). By default, the tensor
     parallel size is the largest divisor of `gpus` that the model's attention heads allow. If the numbers of heads are
-    unknown, it is the largest power of two, up to 8, that divides `gpus`.
+    unknown, the default is the largest power of two, up to 8, that divides `gpus`.
 
     Raises:
         InputError: the product of the sizes is not the number of GPUs, or the model's attention heads do not allow the

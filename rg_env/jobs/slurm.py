@@ -30,7 +30,8 @@ from rg_env.training.config.plan import plan
 from rg_env.training.config.schema import EngineConfig, TrainConfig
 
 PORT = "10000 + SLURM_JOB_ID % 10000 * 2"
-"""vLLM's port, as a shell expression. Each job has two ports of its own, below the system's ephemeral range."""
+"""vLLM's port, as a shell expression. Jobs use different pairs of ports, below the system's ephemeral range, unless
+their IDs differ by a multiple of 10,000."""
 INHERITED = ("HF_HOME", "RG_ENV_CACHE")
 """Environment variables copied into the script. API keys are not copied, because programs read them from `.env`."""
 _SEEDS = r"[0-9]{1,9}(-[0-9]{1,9}(:0*[1-9][0-9]*)?)?"

@@ -27,7 +27,7 @@ HURRY_S = 2.0
 """Seconds between SIGTERM and SIGKILL after a second signal."""
 TOGETHER_S = 1.0
 """Seconds within which two different signals count as a single request, because a closed terminal or a scheduler may
-send both in a row."""
+send both in quick succession."""
 
 
 class Supervisor:
@@ -42,7 +42,7 @@ class Supervisor:
 
     @contextlib.contextmanager
     def noting_signals(self) -> Iterator[None]:
-        """Append stop signals to `signals` within this context."""
+        """Append the numbers of stop signals to `signals` while this context is active."""
         assert threading.current_thread() is threading.main_thread(), "signals are delivered to the main thread"
         last = (0, 0.0)
 
@@ -98,7 +98,7 @@ class Supervisor:
                 self.say(f"the program did not exit within {self._save_timeout_s:g} s; stopping it")
                 return
             if interrupt:
-                program.interrupt()  # again each time, in case a launcher has just started another worker
+                program.interrupt()  # repeated, in case a launcher has just started another worker
             self._tick()
 
     def say(self, line: str) -> None:

@@ -118,7 +118,7 @@ def _copies(config: Values, paths: Sequence[str]) -> Iterator[str]:
 
 
 def _evaluation(run: RunFolder | None, step: int | None, own_data: str | None) -> Results | None:
-    """Read the evaluation of a step, if any. For a run on the user's own data, the training task is renamed to
+    """Read the evaluation after a step, if any. For a run on the user's own data, the training task is renamed to
     `own_data`."""
     if run is None or step not in run.evaluation_steps():
         return None
@@ -133,7 +133,7 @@ def _metadata(
     """Render the card's YAML metadata, including `model-index`."""
     run, base, is_adapter = checkpoint.run, checkpoint.base, bool(checkpoint.adapter)
     trained = run is not None and run.arguments().get("training")
-    # The run evaluated the weights before they were rounded.
+    # Omit the results if the weights were rounded after the run evaluated them.
     measured = after if after and not checkpoint.rounded_to else None
     tags = {"rg-env": True, "reasoning-gym": not own_data, "reinforcement-learning": True, "grpo": trained}
     data = ModelCardData(

@@ -25,7 +25,7 @@ from rg_env.tiny import POLICY_DIR, TINY
 from rg_env.training.checkpointing.files import ADAPTER, WEIGHTS, read_shapes, saved_step, weight_files
 
 Kind = Literal["adapter", "deepspeed", "dtensor", "distcp", "plain"]
-"""Format of a checkpoint: LoRA adapters, DeepSpeed shards, a file of DTensors per process (verl),
+"""Format of a checkpoint: LoRA adapters, DeepSpeed shards, one file of DTensors per process (verl),
 torch.distributed.checkpoint (FSDP), or complete weights."""
 
 BIN = "pytorch_model.bin"

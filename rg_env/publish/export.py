@@ -12,9 +12,9 @@ float32 from the checkpoint's weights. All tensors must be equal, apart from rou
 the two models may differ by at most the rounding error of the export's dtype.
 
 A run's `eval_results/eval_step_N.json` records, for each frozen question, whether the greedy answer after step N was
-correct. The first 20 problems from the training tasks are rebuilt from the run's files and checked against the recorded
-hash. The exported model answers these problems, and the numbers of correct answers are compared. Code imported by a
-run's config is not executed, so the answers of a run with such imports are not compared.
+correct. The frozen questions from the training tasks are rebuilt from the run's files and checked against the recorded
+hash. The exported model answers the first 20 of them, and the numbers of correct answers are compared. Code imported by
+a run's config is not executed, so the answers of a run with such imports are not compared.
 """
 
 import math
@@ -65,8 +65,8 @@ TOLERANCE = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.1}
 logits."""
 PROBLEMS = 20
 SLACK = 2
-"""Maximum difference between the numbers of correct answers if weights were rounded, or if the engine or device
-differs."""
+"""Maximum difference between the numbers of correct answers if adapters were merged, weights were rounded, or the
+answers are not exactly reproducible."""
 
 
 @dataclass(frozen=True)
@@ -354,7 +354,7 @@ def check_logits(trained: torch.Tensor, written: torch.Tensor, tolerance: float)
 
 
 def check_answers(checkpoint: Checkpoint, load: Callable[[], Any], tokenizer: Any, *, lossless: bool) -> str:
-    """Repeat part of the run's evaluation at the checkpoint's step with the exported model. Returns a description of
+    """With the exported model, repeat part of the run's evaluation at the checkpoint's step. Returns a description of
     the result, or the reason why the answers cannot be compared.
 
     Args:
@@ -418,7 +418,7 @@ def _environment(run: RunFolder, recorded: Environment) -> ReasoningGym | str:
 
 
 def _is_exact(run: RunFolder) -> bool:
-    """Whether the embedded engine generated the run's answers on a CPU in float32, so that they are reproducible on a
+    """Whether the embedded engine generated the run's answers on a CPU in float32, which makes them reproducible on a
     CPU."""
     training, outcome = run.arguments()["training"], run.results() or {}
     on_cpu = outcome.get("engine") == "embedded" and training.get("use_cpu")

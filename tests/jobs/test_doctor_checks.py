@@ -183,7 +183,7 @@ THREE = planned(3, engine="vllm")
          "failed *does not divide each process's 64 rollouts*training.per_device_train_batch_size=16"),
         (batch(num_generations=12), "failed *not divisible by num_generations=12*rollouts_per_step=192"),
         # a smaller micro-batch is the fix where it helps, because a step then stays the same
-        (memory(THREE, 130), "ok *on GPU 0 (state 42 GB"),
+        (memory(THREE, 130), "ok *on GPU 0 (estimate: state 42 GB"),
         (memory(THREE, 100), "failed *about 104 GB*training.per_device_train_batch_size=4 (the number of rollouts *"),
         (memory(THREE, 30), "failed *about 104 GB*more --processes"),
         (memory(planned(), 80), "failed *engine's cache 30 GB*engine.kind=vllm"),

@@ -142,7 +142,7 @@ def test_what_a_reader_needs(trained: Path) -> None:
     assert "Nothing was measured on tasks that the model was not trained on" not in found
     assert not re.search(r"\bNone\b(?! of)", found)
     earlier = card_of(trained / "checkpoint-2", optimizer_state="full")
-    assert "These are the weights of step 2; the run continued to step 4." in earlier
+    assert "These are the weights from step 2; the run continued to step 4." in earlier
     assert "output.dir=legs/run\n" in earlier, "there are steps left"
 
 

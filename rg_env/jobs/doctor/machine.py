@@ -206,7 +206,7 @@ def ask_gpus() -> Gpus:
 
 
 def probe_torch() -> dict[str, Any]:
-    """Return the versions of torch and CUDA, and the free memory and any problem with each CUDA device."""
+    """Return the versions of torch and CUDA and, for each CUDA device, its capability, free memory and any problem."""
     import torch
 
     with warnings.catch_warnings(record=True) as caught:

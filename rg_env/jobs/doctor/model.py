@@ -117,7 +117,7 @@ def _adapter_width(model: Any) -> int:
 
 
 def is_cached(name: str) -> bool:
-    """Whether the Hub cache contains all of a model's weights, rather than part of an interrupted download."""
+    """Whether the Hub cache contains all of a model's weights, rather than only some after an interrupted download."""
     config = try_to_load_from_cache(name, "config.json")
     try:
         return isinstance(config, str) and bool(weight_files(Path(config).parent, WEIGHTS))
@@ -253,7 +253,10 @@ def check_memory(planned: PlannedRun, model: Model, lengths: PromptLengths | Non
     }
     shown = ", ".join(f"{name} {gigabytes(size)}" for name, size in parts.items() if size)
     shards = f", ZeRO-3 over {planned.processes}" if planned.zero3 else ""
-    text = f"each process needs about {gigabytes(whole.total)}; {gigabytes(free)} is free {place} ({shown}{shards})"
+    text = (
+        f"each process needs about {gigabytes(whole.total)}; {gigabytes(free)} is free {place} (estimate: "
+        f"{shown}{shards})"
+    )
     if whole.total <= _TIGHT * free:
         return Check("ok", text)
     if fitting := largest_that_fits(int(_TIGHT * free), batch, need):
