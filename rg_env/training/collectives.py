@@ -53,8 +53,8 @@ def same_everywhere(processes: Accelerator | PartialState, value: str, complaint
 
 
 def agree(accelerator: Accelerator, problem: str | None, cause: BaseException | None = None) -> None:
-    """Raise an error on all processes if any process has a `problem`. The message is the first problem. The error is a
-    `StoppedTogether`, or a `TrainingError` if there is only one process."""
+    """Raise an error on all processes if any process has a `problem`. The error's message is the first such problem.
+    The error is a `StoppedTogether`, or a `TrainingError` if there is only one process."""
     if accelerator.num_processes == 1:
         if problem is not None:
             raise TrainingError(problem) from cause
@@ -85,7 +85,7 @@ or two."""
 
 
 def clear_stale_locks(root: Path) -> None:
-    """Remove locks left in `root`, torch's folder for compiled extensions, by processes that were killed while
+    """Remove locks in `root`, torch's folder for compiled extensions, that were left by processes killed while
     DeepSpeed was compiling. Without this cleanup, every later run would wait for these locks forever, without a
     message. All processes of a run may call this function."""
     for lock in root.rglob("lock"):

@@ -252,7 +252,7 @@ class Curriculum:
         return found
 
     def _due(self, task: TaskState, step: int) -> tuple[int, str]:
-        """Return the level that `task` should have after `step`, and the reason for it."""
+        """Return the level that `task` should have after `step`, and the reason to print."""
         config = self.config
         if config.schedule is not None:
             begun = {int(start): level for start, level in config.schedule.items() if int(start) <= step}

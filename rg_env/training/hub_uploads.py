@@ -59,8 +59,8 @@ class Uploads(TrainerCallback):
             self._due = state.global_step
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Start an upload if one is due. The upload does not start in `on_save` because the step is evaluated after
-        `on_save`."""
+        """Start an upload if one is due. The upload starts here and not in `on_save`, because the step is evaluated
+        after `on_save`."""
         if self._process and self._process.code is not None:
             self._report()
         if self._due is None:

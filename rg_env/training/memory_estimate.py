@@ -100,7 +100,7 @@ def estimate(
             prompt lengths.
         shards: number of devices over which ZeRO-3 divides the state.
         checkpointing: whether only the layers' inputs are kept and activations are recomputed.
-        bf16: whether activations take 2 bytes instead of 4.
+        bf16: whether each activation takes 2 bytes instead of 4.
         reference: whether there is a second model for the KL term (`beta` above 0).
         adapter_parameters: number of trained parameters with LoRA (the weights are then frozen), or 0 without LoRA.
         frozen_bytes: bytes per frozen weight (4 in float32, 2 in bfloat16; see `load_policy`).

@@ -8,8 +8,8 @@
     GRPOTrainer(..., callbacks=[MonitorCallback(MonitorsConfig(stop_on=["reward_hacking"]))])
 
 `train` adds a `MonitorCallback` to every run. When a run is resumed, the monitors continue from the metrics logged up
-to the checkpoint, so earlier alarms are not reported again. A rule never fires if its metrics are not logged. Metrics
-are averaged over a window. "Noise" is the variation of a metric from step to step.
+to the checkpoint, so earlier alarms are not reported again. A rule never fires if its metrics are not logged. Most
+rules average metrics over a window. "Noise" is the variation of a metric from step to step.
 """
 
 import math
@@ -82,11 +82,10 @@ def rise(old: list[float], new: list[float]) -> float:
 
 
 TOO_EASY, TOO_HARD = 0.8, 0.2
-"""Bounds on accuracy. Outside this range, the difficulty of the tasks is considered the cause of groups with only right
-or only wrong answers."""
+"""Bounds on accuracy. If accuracy is outside this range, the difficulty of the tasks is considered the cause of groups
+with only right or only wrong answers."""
 KL_FLOOR, RATIO_FLOOR = 0.1, 10.0
-"""Minimum KL (in nats per token) and minimum ratio for a spike. At the start of a run, KL is near zero and the ratio is
-near one."""
+"""Minimum KL (in nats per token) and minimum ratio for a spike, because KL starts near zero and the ratio near one."""
 _SURE, _NOISE = 3.0, 1.0
 """Thresholds for a change in a mean, in standard errors. A change above `_SURE` is considered certain, and a change
 below `_NOISE` is considered noise."""
@@ -211,7 +210,7 @@ def kl_spike(history: History, factor: float) -> str | None:
 
 
 def ratio_spike(history: History, factor: float) -> str | None:
-    """Check for updates on a batch that move the policy too far from the policy that sampled it."""
+    """Check for updates that move the policy too far from the policy that sampled the batch."""
     change = "updates within a batch go too far; lower training.num_iterations or training.learning_rate"
     return _spike(history, "policy_ratio/max", factor, RATIO_FLOOR, change)
 
@@ -346,7 +345,7 @@ class MonitorCallback(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         logs = {} if logs is None else logs
-        if "loss" not in logs:  # evaluations are logged on the main process only
+        if "loss" not in logs:  # evaluations are logged only on the main process
             return
         if self.config.stop_on:
             self.stopped_by = on_main(processes(), lambda: self._check(state.global_step, logs))

@@ -1,4 +1,4 @@
-"""Rollouts: completions that are sampled for the rows' prompts, scored, and kept with their tokens.
+"""Rollouts: completions sampled for prompts from an environment's rows, scored, and kept with their tokens.
 
     rollouts = sampler.sample(rows, sampling)          # one completion for each row
     sampler.submit(3, rows, sampling)                  # in the background, with any engine except the embedded one
@@ -7,8 +7,8 @@
 Training uses exactly the sampled tokens: completions are never tokenized again.
 
 The order of rows (`BatchOrder`) depends only on the seed and the batch number, so a run can resume at any step. Each
-epoch is a permutation, divided into batches of prompts. Rows left over after the last full batch are not used in that
-epoch.
+epoch is a permutation of the rows, divided into batches of prompts. Rows left over after the last full batch are not
+used in that epoch.
 
 `GroupFilter` replaces groups without a learning signal, that is, groups with only right or only wrong answers ("dynamic
 sampling", Yu et al., 2025, DAPO, arXiv:2503.14476, section 3.2). Prompts outside the batch are sampled in rounds until
@@ -231,7 +231,7 @@ class RolloutSampler:
             future.result()
 
     def stop(self) -> None:
-        """Discard the submitted batches. Call the engine's `cancel` method as well if it is generating one of them."""
+        """Discard the submitted batches. If the engine is generating one of them, call its `cancel` method as well."""
         for future in self._pending.values():
             future.cancel()
         self._pending.clear()

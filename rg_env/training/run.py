@@ -93,7 +93,7 @@ class Recorder(TrainerCallback):
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # Do not evaluate in `on_step_end`, because the step's metrics are logged after `on_step_end`. Do not evaluate
-        # in `on_log`, because logging an evaluation's metrics calls `on_log` again, only on the main process.
+        # in `on_log`, because logging an evaluation's metrics calls `on_log` again, but only on the main process.
         self._evaluate_if_due(state)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
@@ -144,7 +144,7 @@ class Recorder(TrainerCallback):
         return metrics
 
     def before_and_after(self, first: int) -> tuple[Results | None, Results | None]:
-        """Return the evaluation before step `first + 1` and the last evaluation since then. A missing evaluation is
+        """Return the evaluation before step `first + 1` and the last evaluation since then. Either can be
         None."""
         made = self.evaluations
         before = made[0] if made and self.evaluation.plan.before and (made[0].step or 0) <= first else None
@@ -175,8 +175,8 @@ def train(
 ) -> dict[str, Any]:
     """Train, and evaluate on frozen questions before, during and after training.
 
-    On Ctrl-C, SIGTERM or an error, the weights and the results so far are saved, except after an error or a second
-    Ctrl-C in the middle of an update.
+    On Ctrl-C, SIGTERM or an error, the weights and the results so far are saved. If an error occurs in the middle
+    of an update, only the results are saved. After a second Ctrl-C in the middle of an update, nothing is saved.
 
     Args:
         trainer: the trainer. Files are written to `trainer.args.output_dir` (see `RunFolder`).
@@ -394,16 +394,16 @@ def _resolved(evaluation: FixedEvaluation, settings: dict[str, Any]) -> dict[str
 
 
 TOGETHER_S = 1.0
-"""Seconds within which different signals are treated as a single request. A closed terminal or a scheduler may send two
-signals."""
+"""Seconds within which different signals are treated as a single request. A closing terminal or a scheduler may send
+two signals."""
 
 
 class _Interruption(TrainerCallback):
     """Ends a run with `KeyboardInterrupt` on SIGINT or SIGTERM, but not in the middle of an update.
 
-    A second signal ends the run at once. If the second signal arrives in the middle of an update, nothing is saved. If
-    there are several processes, they end together after the current step, because processes that stopped at different
-    points would wait for one another forever.
+    A second signal ends the run at once. If the second signal arrives in the middle of an update, nothing is saved.
+    With several processes, the first signal ends all of them together after the current step, because processes that
+    stopped at different points would wait for one another forever.
     """
 
     def __init__(self, trainer: GRPOTrainer) -> None:

@@ -76,7 +76,7 @@ class DataParallel:
 
     sharding: Sharding = "none"
     backward_updates = False
-    """Whether the last backward pass includes clipping, the optimizer step and clearing the gradients."""
+    """Whether the last backward pass also clips the gradients, updates the weights and clears the gradients."""
 
     def __init__(self, accelerator: Accelerator, args: GRPOConfig) -> None:
         self._accelerator, self._args = accelerator, args

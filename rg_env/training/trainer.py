@@ -15,9 +15,9 @@ transformers callbacks, a trainer has four parts:
 
 `run.train` adds evaluations, files, trackers and Ctrl-C handling.
 
-Callbacks receive every event except `on_predict` and `on_prediction_step`. `on_evaluate` receives an evaluation's
-metrics. Of the flags in `control`, only `should_training_stop` and `should_save` have an effect. Each of these flags
-must have the same value on all processes.
+Callbacks receive every event except `on_predict`, `on_prediction_step` and `on_push_begin`. `on_evaluate` receives an
+evaluation's metrics. Of the flags in `control`, only `should_training_stop` and `should_save` have an effect. Each of
+these flags must have the same value on all processes.
 """
 
 import dataclasses

@@ -41,8 +41,8 @@ TOLERANCE = {torch.float32: 0.01, torch.bfloat16: 0.15, torch.float16: 0.05}
 
 
 class Vllm(Engine):
-    """A vLLM server with rg_env's plugin. The constructor checks that the server is usable, and is a collective
-    operation.
+    """A vLLM server with rg_env's plugin. The constructor is a collective operation and checks that the server is
+    usable.
 
     Args:
         proof: token IDs of the probe prompt `messages`, used to check the server's tokenizer and weights.

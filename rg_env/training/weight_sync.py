@@ -152,7 +152,8 @@ def _adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def buckets(found: Sequence[Source], num_bytes: int = BUCKET_BYTES) -> Iterator[list[Source]]:
-    """Group consecutive sources into buckets of at most `num_bytes`. A larger source gets its own bucket."""
+    """Group consecutive sources into buckets of at most `num_bytes`. A source that exceeds this size gets its own
+    bucket."""
     bucket: list[Source] = []
     size = 0
     for source in found:

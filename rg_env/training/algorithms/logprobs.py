@@ -6,8 +6,8 @@ Each completion keeps the position IDs that it would have in a separate row, and
 to the prompt and to itself (Liu et al., 2025, "Prefix Grouper", arXiv:2506.05433). The log-probabilities and gradients
 equal those computed from separate rows, but the model processes far fewer tokens.
 
-Logits account for most of a pass's memory. With a vocabulary of 150,000 tokens, they need 600 KB per position. The LM
-head therefore processes only the positions that are needed, `logits_per_chunk` logits at a time, and recomputes the
+Logits account for most of a pass's memory: 600 KB per position with a vocabulary of 150,000 tokens. The LM head
+therefore processes only the positions that are needed, `logits_per_chunk` logits at a time, and recomputes the
 logits in the backward pass. The model is called as usual, through all its wrappers (DDP, DeepSpeed, PEFT), but the
 head's `forward` is replaced during the call. The forward pass remains a single call to one module, so ZeRO-3 gathers
 and frees weights in the same way on all ranks.

@@ -30,7 +30,7 @@ def equal_rewards(groups: torch.Tensor) -> torch.Tensor:
 
 
 def group_advantages(rewards: torch.Tensor, num_generations: int, scale: Scale) -> torch.Tensor:
-    """Compute the advantages `A = (r - mean of the group) / s` with shape `(N,)` from `rewards (N,)`. Every
+    """Compute the advantages `A = (reward - mean of the group) / s` with shape `(N,)` from `rewards (N,)`. Every
     `num_generations` consecutive rows form a group.
 
     `scale` selects `s`:

@@ -76,9 +76,9 @@ class GRPOConfig(Section):
     """Number of rollouts per optimizer step, across all processes: the number of prompts times `num_generations`. The
     number must be divisible by `num_generations`, and each process's share must divide evenly into micro-batches."""
     per_device_train_batch_size: Positive = 8
-    """Maximum number of rollouts per micro-batch on each process. A process that has fewer rollouts per step handles
-    all of its rollouts in one micro-batch. This setting affects memory use and speed, but not the number of rollouts
-    per step."""
+    """Maximum number of rollouts per micro-batch on each process. A process with fewer rollouts than this per step
+    handles them all in one micro-batch. This setting affects memory use and speed, but not the number of rollouts per
+    step."""
     num_generations: Annotated[int, Field(ge=2)] = 8
     """Number of rollouts per prompt. The rollouts of a prompt form a group, and advantages are computed relative to the
     group (Shao et al., 2024, arXiv:2402.03300)."""
@@ -231,8 +231,8 @@ class GRPOConfig(Section):
 
 
 def batch_problems(args: GRPOConfig, processes: int) -> Iterator[tuple[str, str]]:
-    """Yield a field that is inconsistent with other fields, and an error message. Yield nothing if all fields are
-    consistent."""
+    """Yield the name of a field that is inconsistent with other fields, and an error message. Yield nothing if all
+    fields are consistent."""
     rollouts, group, micro = args.rollouts_per_step, args.num_generations, args.micro_batch(processes)
     for divisor, name in ((group, f"num_generations={group}"), (processes, f"{processes} processes")):
         if rollouts % divisor:

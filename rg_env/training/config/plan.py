@@ -20,7 +20,8 @@ _UNUSED: dict[str, str] = yaml12.load(Path(__file__).with_name("no_effect.yaml")
 
 
 def without_effect(config: TrainConfig) -> str:
-    """Return a line that lists the keys that have no effect and why, or an empty string if there are no such keys.
+    """Return a line that lists the keys that have no effect, with the reasons, or an empty string if there are no such
+    keys.
 
     Such keys are not errors, so an override like `engine.kind=embedded` also works with a config written for a server.
     A key is reported only if its value differs from the default and is not false, 0 or empty.

@@ -143,8 +143,8 @@ class CurriculumConfig(Section):
     failure_threshold: Share = 0.1
     """The level is lowered if accuracy over the window falls below this value."""
     window: Positive = 20
-    """Number of recent prompts, all at the task's current level, over which accuracy is measured. The level does not
-    change until the window is full."""
+    """Number of recent prompts, all at the task's current level, over which accuracy is measured. Without a
+    `schedule`, the level does not change until the window is full."""
     check_every: Positive = 1
     """Number of steps between accuracy checks."""
     step: Positive = 1
@@ -333,7 +333,8 @@ class MonitorsConfig(Section):
     does not fire again until its condition has been false for an entire window."""
 
     window: Annotated[int, Field(ge=2, le=10_000)] = 10
-    """Number of steps over which rules average the metrics. No rule fires before the first window is full."""
+    """Number of steps over which rules compute the mean or median of a metric. No rule fires before the first window
+    is full."""
     off: list[str] = Field(default_factory=list)
     """Rules to turn off. `[all]` turns off every rule."""
     stop_on: list[str] = Field(default_factory=list)
@@ -353,7 +354,8 @@ class MonitorsConfig(Section):
     """Fires when the mean length of completions has grown or shrunk by at least this factor since the first window,
     while accuracy has not risen."""
     entropy_collapse: Share = 0.1
-    """Fires when entropy is below this fraction of its first-window mean, and accuracy is below 0.8 and not rising."""
+    """Fires when entropy is below this fraction of its mean over the first window, and accuracy is below 0.8 and not
+    rising."""
     reward_hacking: Above0 = 0.1
     """Fires when the mean reward has risen by at least this much, and by more than noise, since the previous or the
     first window, while accuracy has not risen. If accuracy has fallen, half this amount is enough."""
@@ -451,7 +453,8 @@ class TrainConfig(Section):
         return [self.data.name] if self.data else list(self.tasks)
 
     def mixture(self, gym: Any) -> Mixture:
-        """Parse `gym` as a mixture. With the tiny policy, problem sizes that `gym` does not set default to its own."""
+        """Parse `gym` as a mixture. With the tiny policy, task options that `gym` does not set default to those
+        that the policy was trained on."""
         return tiny_mixture(gym) if self.model.name == TINY else Mixture.parse(gym)
 
     def prompt_arguments(self) -> dict[str, Any]:
@@ -488,7 +491,7 @@ class TrainConfig(Section):
         environments = []
         for label, names in parts:
             gym = [evaluation.gym(name) for name in names]
-            # The weights add up to the number of rows, so each task gets exactly as many rows as its weight.
+            # The weights add up to the number of rows, so each task's number of rows equals its weight.
             rows = {"num_train_examples": 0, "num_eval_examples": sum(spec["weight"] for spec in gym), "manifest": None}
             environments.append((label, {**self.environment_arguments(gym), **rows}))
         return environments

@@ -63,8 +63,7 @@ class RunConsole:
         self._shown = time.monotonic()
 
     def step(self, step: int, max_steps: int, metrics: dict[str, Any]) -> None:
-        """Show a step and those of its metrics that are listed in `FIGURES`. A step without `reward` reuses the last
-        rollouts."""
+        """Show a step with the metrics that `FIGURES` lists. A step without `reward` reuses the last rollouts."""
         reused = [] if "reward" in metrics else ["same rollouts"]
         figures = "  ".join(reused + [text.format(metrics[name]) for name, text in FIGURES.items() if name in metrics])
         if not self._live:

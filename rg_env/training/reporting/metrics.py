@@ -103,7 +103,7 @@ def batch_metrics(found: Rollouts, num_generations: int) -> dict[str, float]:
         "reward_std": groups.std(dim=1).mean().item(),
         "frac_reward_zero_std": equal_rewards(groups).float().mean().item(),
         "entropy": found.entropy(),
-        # This time includes scoring. If batches are generated in advance, it is spent before the step.
+        # This time includes scoring, and is spent before the step if batches are generated in advance.
         "time/generation": found.seconds,
     }
     for name in found.scored[0].rewards:
