@@ -1,7 +1,7 @@
 """The `Grader` type, and the graders for text, words, numbers and grids that several tasks share.
 
 A grid gets partial credit only if it has more correct cells than a copy of the input or a constant grid would have.
-Grids have only a few formats and may be long, so this module splits them into cells instead of parsing them with
+Grids come in only a few formats and may be long, so this module splits them into cells instead of parsing them with
 `forms.literal`.
 """
 

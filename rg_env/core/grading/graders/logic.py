@@ -55,8 +55,8 @@ _DENIALS = {
 }
 MAX_DEPENDS = 10
 """Maximum number of variables that a formula may depend on. Formulas that depend on more variables are not examined and
-never count as conclusions. No level of the library has more variables, and the number of possible parts triples with
-each additional variable."""
+never count as conclusions. No difficulty level in the library has more variables, and the number of possible parts
+triples with each additional variable."""
 MAX_PREMISE_TOKENS = 20_000  # premises are from the library, and the limit for answers would reject long premises
 
 
