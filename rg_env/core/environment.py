@@ -38,8 +38,8 @@ other columns from the user."""
 
 @dataclass(frozen=True)
 class PromptOptions:
-    """Options that determine how questions become prompts and how answers are graded. The fields are the arguments of
-    `ReasoningGym` that all adapters share.
+    """Options that determine how questions become prompts and how answers are graded. The fields are also
+    arguments of `ReasoningGym`.
 
     Raises `InputError` for invalid values.
     """

@@ -74,8 +74,7 @@ def hub_answers() -> bool:
 
 
 def note_on_model(name: str) -> str | None:
-    """Return a note that a model on the Hub could not be checked, or None if the model exists in the cache or on the
-    Hub.
+    """Return a note if a model on the Hub could not be checked, or None if the model exists in the cache or on the Hub.
 
     Raises:
         InputError: the Hub does not have the model, or does not grant access to it.

@@ -443,7 +443,7 @@ def correctness(rollout: Rollout) -> float:
 
 @reward
 def partial(rollout: Rollout) -> float:
-    """Return partial credit in [0, 1] for real progress, such as correct cells in a sudoku, independent of `grading`.
+    """Return partial credit in [0, 1] for real progress, such as correct cells in a sudoku, regardless of `grading`.
     For your own data, this reward is the same as `correctness`."""
     if rollout.score.progress is not None:
         return rollout.score.progress

@@ -1,4 +1,5 @@
-"""A training run's folder. Only this module reads and writes the files in it.
+"""A training run's folder. This module reads and writes the files in it, except checkpoints, the trackers' files and
+the learning curve.
 
     run = RunFolder(Path("outputs/RUN"))
     run.config()["model"], run.metrics()[-1], run.last_checkpoint()
@@ -14,9 +15,10 @@ checkpoint-N/         weights, tokenizer, optimizer state
 train_results.json    results before and after training
 reward_curve.png      the learning curve
 
-Files other than .jsonl are first written under a temporary name and then renamed, so they are never incomplete. A
-missing optional file is read as None or as empty. Reading a damaged file raises an `InputError` that names the file. If
-a run was killed, the last line of a .jsonl file may be incomplete; readers ignore an incomplete last line.
+Files other than .jsonl files and the trackers' files are first written under a temporary name and then renamed, so they
+are never incomplete. A missing optional file is read as None or as empty. Reading a damaged file raises an `InputError`
+that names the file. If a run was killed, the last line of a .jsonl file may be incomplete; readers ignore an incomplete
+last line.
 
 Commands that write to other folders (evaluations, sweeps, reports) also use `free_folder`, `locked` and `write_aside`.
 """

@@ -252,7 +252,8 @@ def paired_difference(tasks: Sequence[tuple[Answers, Answers]], seed: int = 0) -
 def _newcombe(
     first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], a: Sequence[float], b: Sequence[float]
 ) -> Interval:
-    """Return Newcombe's interval, computed from each model's answers and mean value for each problem."""
+    """Return Newcombe's interval. `first` and `second` are the models' answers to each problem, and `a` and `b` are the
+    means of these answers."""
     p, q = fmean(a), fmean(b)
     (p_low, p_high), (q_low, q_high) = share_interval(first), share_interval(second)
     product = math.fsum((x - p) * (y - q) for x, y in zip(a, b, strict=True))

@@ -110,8 +110,8 @@ def parse_config(
 
 
 def _by_key(document: Document, schema: type[Section], problem: Problem) -> Iterator[Problem]:
-    """Yield `problem` or, if it is about another tool's section, a problem for each key in the section, with the key's
-    name in rg_env if known."""
+    """Yield `problem` or, if it is about another tool's section, a problem for each key in the section, with the
+    rg_env name of the key if there is one."""
     section = document.get(problem.path)
     if len(problem.path) > 1 or problem.path[0] not in schema.other_sections or not isinstance(section, Mapping):
         yield problem
@@ -165,7 +165,7 @@ def input_error(schema: type[BaseModel], error: ValidationError, values: Mapping
     texts = []
     for problem in problems_in(schema, error, term="field"):
         value = values.get(problem.path[0])
-        # Omit values of other types, which can be long, such as an entire environment.
+        # Values of other types, such as an entire environment, are omitted because they can be long.
         shown = f"={shortened(value)}" if isinstance(value, int | float | str) else ""
         texts.append(f"{where}{'.'.join(problem.path)}{shown}: {problem.message}")
     return InputError("; ".join(texts))

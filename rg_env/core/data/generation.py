@@ -44,16 +44,16 @@ class Limits:
 
     draw_cpu_s: int = 60
     """CPU time limit per draw, in seconds. The same limit applies to starting a process and to importing a task. A
-    longer draw is an error, because skipping it would make rows depend on the machine. The limit is on CPU time, not
-    elapsed time, because draws take longer on a busy machine."""
+    longer draw raises an error, because skipping it would make rows depend on the machine. The limit is on CPU time,
+    not elapsed time, because draws take longer on a busy machine."""
     silence_s: float = 600.0
     """Seconds without a reply after which a process is considered stuck. This limit catches draws that block without
     using CPU time."""
     max_chunk: int = 1000
     """Maximum number of draws in one job."""
     worth_a_process_s: float = 1.0
-    """Seconds for which a single process draws before more processes are started, because each process takes about a
-    second to start. Two processes share a walk only if the walk's remaining draws would take longer than this time."""
+    """Seconds for which a single process draws before more processes are started, each of which takes about a second to
+    start. Two processes share a walk only if the walk's remaining draws would take longer than this time."""
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ class Generation:
                 self._changed.notify_all()
 
     def _next_work(self, last: _Walk | None) -> tuple[_Walk, range] | None:
-        """Wait for and return the next draws for a process that last worked on the walk `last`. Returns None if
+        """Wait for and return the next draws for a process that last worked on the walk `last`. Returns None when
         generation is over.
 
         Opening a task takes up to 3 s, so a process stays with its walk while draws remain. After that, it prefers a

@@ -113,7 +113,7 @@ class ItemStream:
 
 
 def item_seed(seed: int, index: int) -> int:
-    """Return the library's seed for item `index` under the user's `seed`.
+    """Return the library's seed for item `index`, given the user's `seed`.
 
     For seed s, the library draws item i from Random(s + i). The user's seed is hashed so that neighboring seeds do not
     yield the same items. The result is below 2^32, the limit for seeds in numpy.
@@ -127,8 +127,8 @@ def serve() -> None:
     The first message is {"imports": `core.user_code.sources()`, "draw_cpu_s"}, and the reply is "ready". Each job is
     {"task", "config", "seed", "first", "count", "splits", "by"}. One reply is sent per draw, in order: an item, null if
     the draw yields no question for these splits, or {"failed": text} if the library fails on this item. If no draw is
-    possible, the reply {"error": text} ends the job. SIGXCPU ends the process if startup, importing a task or a single
-    draw takes more than `draw_cpu_s` seconds of CPU time.
+    possible, the reply {"error": text} ends the job. SIGXCPU ends the process if startup, the import of a task or a
+    single draw takes more than `draw_cpu_s` seconds of CPU time.
     """
     parent = ParentPipe()
     first = parent.receive()

@@ -79,7 +79,7 @@ def load(path: Path) -> list[Row] | None:
 
 
 def store(path: Path, rows: list[Row], max_bytes: int = MAX_BYTES) -> None:
-    """Cache `rows`, and remove the least recently used files beyond `max_bytes`. Failures only log a warning."""
+    """Cache `rows`, and remove the least recently used files beyond `max_bytes`. A failure causes only a warning."""
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     try:
         temporary.write_bytes(gzip.compress(json.dumps(rows).encode(), compresslevel=3, mtime=0))

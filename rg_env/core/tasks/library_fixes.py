@@ -125,7 +125,7 @@ def _fix_basic_arithmetic(module: Any) -> None:
 
 
 def _fix_codeio(module: Any) -> None:
-    importlib.import_module("numpy")  # snippets use numpy's generator, which each draw seeds if numpy is imported
+    importlib.import_module("numpy")  # snippets use numpy's generator, which draws seed only if numpy is imported
     cls = module.CodeIODataset
     construct, run = cls.__init__, cls._generate_io_pair
 
