@@ -33,7 +33,9 @@ _ALL_TASKS = "all_tasks"
 """Label used in the names of files that cover all tasks."""
 _MOST_ANSWERS = 10_000_000
 """Maximum number of answers per model and task. At this limit, the answers take up several gigabytes of memory."""
-_SECRET = "contains a password or a query: put the key in an environment variable and name it in key_variable"
+_SECRET = (
+    "contains a password or a query: put the key in an environment variable, and name the variable in key_variable"
+)
 
 
 def load_eval_config(file: str | Path, overrides: Sequence[str] = ()) -> EvalConfig:

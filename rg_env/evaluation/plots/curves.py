@@ -197,7 +197,8 @@ def smoothed(values: dict[int, float], window: int) -> dict[int, float]:
 
 @style.styled
 def plot_run(folder: Path, output: Path | None = None) -> Path | None:
-    """Draw the learning curve of the run in `folder`: reward per step, and accuracy on the frozen questions.
+    """Draw the learning curve of the run in `folder`: reward and completion length per step, and accuracy on the frozen
+    questions.
 
     If there are several tasks, each task's first and last accuracies are drawn below the curve.
 

@@ -371,7 +371,7 @@ def _add_metrics(page: Page, run: RunFolder) -> None:
 
 
 def _add_charts(page: Page, evaluations: Sequence[Results]) -> None:
-    """Add charts of accuracy on the frozen questions, and of reward and length in training."""
+    """Add charts of accuracy on the frozen questions, and of reward, accuracy and completion length in training."""
     lines: dict[str, list[tuple[float, Estimate]]] = {}
     for each in evaluations:
         found = {name: (value, *interval) for name, (_, value, interval) in each.accuracies().items()}
