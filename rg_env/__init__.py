@@ -104,7 +104,7 @@ def _cause(path: str) -> str:
 
 
 def _has(module: str, name: str) -> bool:
-    """Whether a Verifiers module defines `name`. Also true if the import fails because of another package."""
+    """Whether a Verifiers module defines `name`, or cannot be imported because of another package."""
     try:
         return hasattr(import_module(module), name)
     except ImportError as error:

@@ -20,8 +20,7 @@ from rg_env.core.text import without_controls
 from rg_env.errors import InputError, MissingExtraError, RGEnvError, StoppedTogether, from_interrupt, how_to_install
 
 _NO_BUG = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""System errors that are not bugs in the program: a full disk, an exceeded quota or file size limit, or a failing
-device."""
+"""System errors that do not indicate a bug: a full disk, an exceeded quota or file size limit, or a failing device."""
 
 
 def run_command(main: Callable[[], Any]) -> None:

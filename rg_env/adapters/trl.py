@@ -12,7 +12,7 @@ TRL logs the overall `accuracy`, the accuracy on each task in a mixture, and the
 ...). TRL's completion table has a `status` column. If a reward raises an exception, the run ends with a `RewardError`.
 
 This module does not import trl, torch or verifiers. Without `reward_weights`, TRL gives every reward a weight of 1.
-TRL's experimental `AsyncGRPOTrainer` does not support weights, so there every reward has a weight of 1.
+TRL's experimental `AsyncGRPOTrainer` does not support weights, so it always gives every reward a weight of 1.
 """
 
 import inspect

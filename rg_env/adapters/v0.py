@@ -92,9 +92,9 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
 
     Attributes: `environment` (the underlying `ReasoningGym`, used by `GRPOTrainer`), and its `mixture`, `manifest`,
     `rewards`, `prompt_options` and `grading`. `dataset` and `eval_dataset` have the columns question, answer, info (a
-    dict of strings), prompt and example_id. A dataset without examples is None.
+    dict of strings), prompt and example_id. A dataset that would be empty is None.
 
-    `generate` raises the first `RewardError` of its batch, so a failing reward ends the run instead of being recorded
+    `generate` raises the first `RewardError` in its batch, so a failing reward ends the run instead of being recorded
     as 0.
 
     Raises:
@@ -265,7 +265,7 @@ _WATCHED = "_rg_env_watched"
 _FUNCTIONS = ("reward_funcs", "funcs")  # attribute names in Verifiers up to 0.1.7 and since 0.1.8
 _GROUP_PARAMETERS = {"states", "prompts", "completions", "answers", "tasks", "infos"}
 _errors: ContextVar[list[RewardError] | None] = ContextVar("reward_errors", default=None)
-"""Errors from watched functions. asyncio tasks and threads inherit the list."""
+"""Errors from watched functions. asyncio tasks and calls of `asyncio.to_thread` inherit the list."""
 
 
 @contextmanager
@@ -289,7 +289,7 @@ def raising_reward_errors() -> Iterator[None]:
 def watch(rubric: Any) -> None:
     """Wrap every reward function of `rubric` (or of the rubrics in a `RubricGroup`) in place, at most once.
 
-    Wrapped functions keep their name and signature, which Verifiers uses to pass arguments.
+    Each wrapped function keeps its name and its signature, which Verifiers uses to pass arguments.
     """
     for attribute in _FUNCTIONS:
         functions = getattr(rubric, attribute, None)

@@ -354,7 +354,7 @@ if hasattr(vf, "SingleAgentEnv"):  # Verifiers 0.2 lacks this class; in that rel
 
         Raises:
             InputError: an argument is invalid.
-            GenerationError: generating a row takes too long.
+            GenerationError: a draw takes too long, or a generation process cannot be started or dies.
         """
 
         __signature__ = inspect.Signature([*_PARAMETERS.values(), _SPLIT])

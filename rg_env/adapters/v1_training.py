@@ -4,8 +4,8 @@
     trainer = GRPOTrainer(model, env, args, tokenizer)
 
 `Task.score` receives a trace with the prompt and the sampled completion, including its text, token ids,
-log-probabilities, usage and finish reason. The trainer samples only single turns, so tasks that need several turns,
-tools or a sandbox are rejected with an error that names them.
+log-probabilities, usage and finish reason. The trainer supports only single-turn tasks, so tasks that need several
+turns, tools or a sandbox are rejected with an error that names them.
 """
 
 import copy
@@ -85,8 +85,8 @@ class TasksetEnvironment(Environment):
         return rows
 
     def _check(self, task: vf.Task) -> None:
-        """Record the reward weights for this type of task. Raises `InputError` if the type has no reward or the trainer
-        cannot run it."""
+        """Record the reward weights for this type of task. Raises `InputError` if the type has no reward, or if the
+        trainer cannot run its tasks."""
         name, judges = type(task).__name__, task.plugged_judges()
         rewards, metrics = task.hooks("reward"), task.hooks("metric")
         if task.toolsets(task.config):
@@ -163,7 +163,7 @@ async def _score(rollout: Rollout) -> Scored:
 
 
 def _watched(task: vf.Task, where: str) -> vf.Task:
-    """Copy the task so that any reward, metric or judge that fails raises a `RewardError` with its name.
+    """Copy the task so that a failing reward, metric or judge raises a `RewardError` that names it.
 
     Verifiers' own error names only the task.
     """

@@ -105,8 +105,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _taken_from_lists(given: dict[str, Any], overrides: list[str]) -> list[str]:
-    """Remove overrides (`key=value`) from the lists in `given` and return them. They end up there because argparse
-    treats every argument after `--models` as a name.
+    """Remove overrides (`key=value`) from the lists in `given` and return them. The lists contain overrides because
+    argparse treats every argument after `--models` as a name.
 
     Raises:
         InputError: both a list and an override for a single model or task are given, and one would replace the other.

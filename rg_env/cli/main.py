@@ -54,11 +54,10 @@ def make_parser() -> "tuple[CommandParser, argparse._SubParsersAction[CommandPar
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one subcommand and return the exit code. Invalid arguments end the process with exit code 2, as in
-    argparse.
+    """Run one subcommand and return the exit code.
 
     Raises:
-        InputError: the command or option does not exist. The message suggests a similar name.
+        InputError: the arguments are invalid. For an unknown command or option, the message suggests a similar name.
     """
     parser, commands = make_parser()
     first = next(iter(arguments), "")

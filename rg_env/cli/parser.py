@@ -48,7 +48,7 @@ class CommandParser(argparse.ArgumentParser):
 
     Args:
         examples: commands shown at the end of `--help`.
-        advice: hint about an unknown option if no name is similar. The default hint refers to `--help`.
+        advice: hint for an unknown option to which no other hint applies. The default refers to `--help`.
     """
 
     def __init__(self, *given: Any, examples: Sequence[str] = (), advice: str = "", **options: Any):

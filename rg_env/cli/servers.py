@@ -60,7 +60,7 @@ def _serve(options: argparse.Namespace) -> int:
     from rg_env.tiny import TINY
 
     with bind(options.port) as listener:  # check the port before loading the model, which may take minutes
-        # The tiny policy was trained with the default prompt only.
+        # The tiny policy was trained only with the default prompt.
         trained, text = bool(config.prompt.model_fields_set) or options.model == TINY, options.system_prompt
         prompt = config.prompt.model_copy(update={} if text is None else {"system_prompt": text, "preamble": ""})
         (model,) = (each.model for each in config.models.values())

@@ -255,8 +255,8 @@ class EmbeddedEngine(Engine):
             mask = valid[:, None, None, :]
             if ids.shape[1] > 1:
                 causal = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device)
-                # Let padding attend to itself. A row that attends to no position yields NaN, which would spread to
-                # other positions.
+                # Let padding attend to itself. A position that attended to nothing would yield NaN, which would
+                # spread to other positions.
                 mask = (mask & causal.tril()) | causal.tril().triu()
         output = self.model(
             input_ids=ids,
@@ -297,8 +297,8 @@ class Sampler:
         self.rows = {
             name: torch.tensor([getattr(each, name) for each in settings], device=device).unsqueeze(1) for name in names
         }
-        """Sampling settings `(B, 1)` that any row uses and, for penalties, two tensors `(B, V)`: each token's count in
-        the completion, and whether it is in the prompt."""
+        """Sampling settings `(B, 1)` used by at least one row and, for penalties, two tensors `(B, V)`: each token's
+        count in the completion, and whether the token is in the prompt."""
         if _PENALTIES[0] in self.rows:
             self.rows["counts"] = torch.zeros(len(settings), vocab_size, dtype=torch.int32, device=device)
             self.rows["in_prompt"] = torch.zeros(len(settings), vocab_size, dtype=torch.bool, device=device)

@@ -328,7 +328,7 @@ class CompletionRequest(Request):
 
 
 class Batcher:
-    """Collects an event loop's jobs into batches. If a batch fails, the error is raised for each of its callers."""
+    """Collects an event loop's jobs into batches. If a batch fails, each of its callers gets the error."""
 
     def __init__(self, engine: EmbeddedEngine):
         self.engine = engine
@@ -495,7 +495,7 @@ async def _body(request: HTTPRequest) -> object:
             raise BadRequest(f"the body is larger than {MAX_BODY_BYTES} bytes")
     try:
         body = json.loads(data)
-        # JSON can contain escaped surrogates, which tokenizers cannot encode.
+        # JSON can contain escapes of unpaired surrogates, which tokenizers cannot encode.
         json.dumps(body, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         half = error.object[error.start]

@@ -84,8 +84,8 @@ class VllmServer:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def wait(self, timeout_s: float, still_wanted: Callable[[], bool] = lambda: True) -> None:
-        """Wait until `/health` succeeds. The request is sent at least once, and then repeated while `still_wanted()` is
-        true.
+        """Wait until `/health` succeeds. The request is sent at least once, and then repeated for up to `timeout_s`
+        seconds, as long as `still_wanted()` is true.
 
         Raises:
             ServerError: the server did not become healthy in time.
@@ -146,8 +146,8 @@ class VllmServer:
     def check_logprobs(self, model: str) -> None:
         """Raise `ServerError` unless the server reports log-probabilities of the distribution that it samples from.
 
-        Call this after setting up weight transfer, which first finishes any update that a killed trainer left
-        incomplete. Before that setup, the server's model may be unusable.
+        Call this after setting up weight transfer. The setup first finishes any update that a killed trainer left
+        incomplete. Until then, the server's model may be unusable.
         """
         # With top_k=1, the log-probability is 0 in the sampled distribution, but not in the model's own distribution.
         (probe,) = self.complete(model, [[1]], Sampling(top_k=1, max_tokens=1), REQUEST_S)

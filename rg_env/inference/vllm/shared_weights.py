@@ -19,7 +19,7 @@ PREFIX = "rg-env-"
 HEADER = 4096
 """Number of bytes at the start of the file that are reserved for the worker's JSON description of itself."""
 ALIGNMENT = 16
-"""Alignment of tensors, in bytes. With this alignment, they can be viewed as any dtype."""
+"""Alignment of tensors, in bytes. With this alignment, a tensor's bytes can be viewed as any dtype."""
 
 
 SHAPE = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
@@ -56,7 +56,7 @@ def pack(tensors: Sequence[tuple[str, torch.Tensor]], flat: torch.Tensor, widest
 
 
 def unpack(entries: Sequence[Entry], flat: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-    """Return a bucket's tensors as views. Raises `ValueError` for entries beyond the end of `flat`."""
+    """Return a bucket's tensors as views of `flat`. Raises `ValueError` for entries beyond the end of `flat`."""
     if sum(each.num_bytes for each in entries) > _aligned(len(flat)):
         raise ValueError(f"the tensors in this bucket exceed its {len(flat)} bytes")
     found, start = [], 0
