@@ -221,8 +221,8 @@ class ReasoningGym(Environment):
         prompt_placement: position of `system_prompt`. With `"system"`, `system_prompt` is the system message. With
             `"user"`, `system_prompt` precedes the question in the user turn, for chat templates that reject a system
             role. With `"user_after"`, `system_prompt` follows the question.
-        preamble: additional text at the start of the system message, before `system_prompt` if it is in the same
-            message.
+        preamble: additional text at the start of the system message, before `system_prompt` if `prompt_placement` is
+            `"system"`.
         few_shot: messages before the question.
         grading: `"hardened"` for right or wrong, `"partial"` for partial credit for real progress, or `"upstream"` for
             the library's own formulas (`core.grading.scoring`).

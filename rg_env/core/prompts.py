@@ -10,7 +10,7 @@ from rg_env.core.text import reason_of
 from rg_env.errors import InputError, unknown_name
 
 SYSTEM_PROMPT = "Think step by step, then give the final answer as <answer>your answer here</answer>."
-"""The default system prompt. The shipped tiny policy was built with exactly this text."""
+"""The default system prompt. The shipped tiny policy was trained with exactly this text."""
 
 Placement = Literal["system", "user", "user_after"]
 Messages = list[dict[str, str]]
@@ -27,7 +27,7 @@ def build_messages(
     Args:
         system_prompt: text for the system message, or for the user turn before or after the question. If it is None or
             empty, the user turn is just the question.
-        preamble: text at the start of the system message, before the system prompt if it is in the same message.
+        preamble: text at the start of the system message, before the system prompt if `placement` is "system".
 
     Raises:
         UnknownNameError: `placement` is unknown.

@@ -331,7 +331,8 @@ class TaskOptions(Section):
 
 
 def named(example: str, remedy: str) -> Callable[[Any], Any]:
-    """Return a validator that converts a name, or a list of names and mappings with a name, to a mapping keyed by name.
+    """Return a validator that converts a name, or a list of names and of mappings that contain a name, into a mapping
+    keyed by name.
 
     The validator's error messages show `example` (a mapping with a name) or, if a name occurs twice, `remedy`.
     """
@@ -385,7 +386,7 @@ class PromptConfig(Section):
     """Position of `system_prompt`: in the "system" message, or in the user turn before ("user") or after
     ("user_after") the question."""
     preamble: str = ""
-    """Additional text at the start of the system message, before `system_prompt` if it is in the same message. Default:
+    """Additional text at the start of the system message, before `system_prompt` if `placement` is "system". Default:
     no additional text."""
 
 
