@@ -12,7 +12,7 @@ the reason, and the exit code is 1.
 |---|---|
 | attention | log-probabilities of every available kernel match those of eager attention, within the dtype's precision |
 | engine | log-probabilities of sampled tokens match a plain forward pass in the same dtype |
-| trainer | GRPO steps are finite and change the weights; peak memory is near `rg-env doctor`'s estimate |
+| trainer | GRPO steps are finite and change the weights; peak memory is within 50% of `rg-env doctor`'s estimate |
 | TRL | (if installed) `trl.GRPOTrainer` completes the same steps; the ratio of step times is reported |
 | vLLM | (if installed) the tiny policy learns with a server on the same GPU; log-probabilities match after each sync |
 """

@@ -7,9 +7,9 @@
 # ///
 """Measure the seconds per score over all tasks in rg_env and in Verifiers' `ReasoningGymEnv`, on the same completions.
 
-    uv run --script benchmarks/scoring.py                         # every task; about two minutes (longer the first
-    time) .venv/bin/python benchmarks/scoring.py --workers              # overhead of a worker pool, event loop lateness
-    .venv/bin/python benchmarks/scoring.py --times                # maximum time per answer, task by task
+    uv run --script benchmarks/scoring.py              # every task; about two minutes (longer the first time)
+    .venv/bin/python benchmarks/scoring.py --workers   # overhead of a worker pool, event loop lateness
+    .venv/bin/python benchmarks/scoring.py --times     # maximum time per answer, task by task
 
 The header above is inline script metadata (PEP 723). uv creates a separate environment for this file, because neither
 Verifiers 0.1.6, which is installed in `.venv`, nor 0.4.0 includes `ReasoningGymEnv`. Both sides run in one process.
@@ -251,8 +251,7 @@ def compare_all(tasks: list[str], count: int, seconds: float) -> bool:
 
 
 def answer_ms(answer: str, info: dict[str, str]) -> float:
-    """Return the CPU time of one score in ms: the minimum of up to five measurements, stopping at the
-    first below 5 ms."""
+    """Measure one score up to five times, until a measurement is below 5 ms. Return the minimum CPU time in ms."""
     best = math.inf
     for _ in range(5):
         begin = time.process_time()
@@ -348,8 +347,8 @@ async def lateness(work: "asyncio.Future[Any]") -> list[tuple[float, float]]:
 async def hostile_lateness(
     pool: WorkerPool,
 ) -> tuple[list[tuple[float, float]], list[tuple[float, float]], dict[str, int]]:
-    """Return the lateness while `pool` evaluates `HOSTILE`, the lateness of an idle loop over the same time, and the
-    number of calls by status."""
+    """Return the lateness while `pool` evaluates `HOSTILE`, the lateness of an idle loop for the same length of time,
+    and the number of calls by status."""
     begin = time.perf_counter()
     work = asyncio.gather(*(asyncio.wrap_future(THREADS.submit(pool.call, text)) for text in HOSTILE))
     busy = await lateness(work)

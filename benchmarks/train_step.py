@@ -6,9 +6,9 @@
 
     .venv/bin/python benchmarks/train_step.py --engine vllm      # vLLM server compared with the embedded engine
 
-Each side trains the tiny policy on `leg_counting` with 16 prompts x 8 rollouts of at most 90 new tokens per step, and
-with the same settings. The sides take turns, each in its own process, for `--rounds` rounds, because a machine's speed
-varies over minutes. Absolute times depend on the machine; only the ratio is meaningful.
+Each side trains the tiny policy on `leg_counting` with the same settings: 16 prompts x 8 rollouts per step, with at
+most 90 new tokens per rollout. The sides take turns, each in its own process, for `--rounds` rounds, because a
+machine's speed varies over minutes. Absolute times depend on the machine; only the ratio is meaningful.
 """
 
 import argparse

@@ -6,8 +6,8 @@ Training runs on the CPU even if the machine has a GPU.
 
 ROWS.jsonl has one object per line, with `prompt` (a list of messages) and `answer` (a string). Every step takes the
 next `--prompts` rows, in file order. The result is one JSON object, written to `--out` and printed as the last line. It
-contains `step_seconds` (from the end of one optimizer step to the end of the next) with their median and mean, which
-exclude the first step, `rewards` and `completion_tokens` (means over a step's rollouts), and `peak_rss_mb`.
+contains `step_seconds` (from the end of one optimizer step to the end of the next; the median and the mean exclude the
+first step), `rewards` and `completion_tokens` (means over a step's rollouts), and `peak_rss_mb`.
 """
 
 import argparse

@@ -98,8 +98,8 @@ def judge(model, critic, ids, mask, rewards, options):
 
 
 def fit_critic(critic, optimizer, hidden, returns, updates):
-    """Fit the critic's predictions from `hidden (N, H)` to `returns (N,)`. Return metrics that describe the critic
-    before the fit.
+    """Fit the critic so that its predictions from `hidden (N, H)` approach `returns (N,)`. Return metrics that
+    describe the critic before the fit.
 
     Explained variance is 1 for perfect predictions, 0 for constant predictions, negative for predictions worse than a
     constant, and NaN if all returns are equal. A non-finite loss ends the fit early, without an update.

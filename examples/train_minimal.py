@@ -32,7 +32,7 @@ def sums(count, seed):
     return [{"question": wording.format(" + ".join(map(str, t))), "answer": str(sum(t))} for t in terms]
 
 
-# Arguments are passed by name (rollout, prompt, completion, answer, info). Never execute a model's text.
+# Arguments are passed by name (rollout, prompt, completion, answer, task, info). Never execute a model's text.
 def correct(completion, answer):
     return float(extract(completion).answer == answer)  # the text within the last <answer>...</answer>
 

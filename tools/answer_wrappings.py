@@ -40,7 +40,8 @@ def _thousands(separator: str) -> Wrapping:
 
 
 def _listed(quote: str) -> Wrapping:
-    """Return a wrapping that puts the answer into a one-element list, unless the answer itself has several parts."""
+    """Return a wrapping that puts the answer into a one-element list, unless the answer has commas, brackets or other
+    special characters."""
     return lambda answer: f"[{quote}{answer}{quote}]" if re.fullmatch(r"[\w./ +-]*\w", answer) else None
 
 

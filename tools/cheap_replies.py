@@ -4,9 +4,9 @@ training would find.
 A strategy is a function of the question's text alone. The search begins with thousands of strategies: constants,
 everything that `question_parts` copies or computes, gold answers to other questions as templates, and the gold answer
 to the most similar training question. The strategies with the best scores on a few rows are mutated and joined in pairs
-(`reply_changes`), in two rounds. Each round keeps the strategies with the highest scores; partial credit guides the
-search as long as no reply is right. The last step tries rules that choose between two of the best strategies by one
-feature of the text (`_rule`). The winners on training rows are measured on held-out rows.
+(`reply_changes`), in two rounds. Each round keeps the strategies with the highest accuracy, and a few with the highest
+partial credit, which guides the search until a reply is right. The last step tries rules that choose between two of the
+best strategies by one feature of the text (`_rule`). The winners on training rows are measured on held-out rows.
 
 Some strategies do solve the task: `gcd`, for example, asks for the greatest common divisor of the question's numbers.
 `SOLUTIONS` lists these strategies with reasons; they are reported separately, and are not mutated or joined.

@@ -99,7 +99,7 @@ def _json(text: str) -> object:
 
 
 def short_formulas(golds: Sequence[str]) -> Iterator[str]:
-    """Yield logic formulas with up to three of the most frequent variables, and their negations."""
+    """Yield logic formulas with up to three of the most frequent variables, plain or negated."""
     variables = [name for name, _ in Counter(re.findall(r"[A-Z]", "".join(golds))).most_common(4)]
     literals = [sign + name for name in variables for sign in ("", "¬")]
     pairs = [f"({a} {link} {b})" for a, b in itertools.permutations(literals, 2) for link in "∨∧→↔"]

@@ -36,7 +36,7 @@ def within(answer: str, entry: Entry, most: Callable[[float], float], separators
 
 
 def same_but_for(signs: str) -> Callable[[str, Entry], bool]:
-    """Return a check that the answer and the gold answer are equal after removing matches of the pattern `signs`."""
+    """Return a check that the answer equals the gold answer if matches of the pattern `signs` are ignored."""
     return lambda answer, entry: re.sub(signs, "", answer) == re.sub(signs, "", str(entry["answer"]))
 
 

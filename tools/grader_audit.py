@@ -43,7 +43,8 @@ SLOW = {
     "sudoku": 0.5,
     "zebra_puzzles": 0.4,
 }
-"""Fraction of the usual number of questions and rows, for tasks whose questions each take the library 15 ms to 1 s."""
+"""Fraction of the usual number of questions and rows, for tasks with questions that the library is slow to generate
+(about 10 to 400 ms each)."""
 _MOST_SHOWN = 200
 
 

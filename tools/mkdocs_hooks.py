@@ -2,7 +2,7 @@
 
 - A line `<!-- include: ../CHANGELOG.md -->` is replaced by the contents of that file.
 - A relative link to a file outside `docs/` becomes a link into the repository (`extra.repository`).
-- `::: rg_env.NAME` is resolved to the module that defines a public name, because the package resolves names lazily.
+- In `::: rg_env.NAME`, a public name is replaced by its full path, because the package resolves names lazily.
 
 This module uses only the standard library, because mkdocs' environment does not have rg_env's dependencies.
 """
@@ -30,7 +30,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
 
 
 def address_of(package: str, name: str) -> str:
-    """Return the full path of a public name from the package's table, which is read without importing the package. For
+    """Look up the full path of a public name in the package's table, which is read without importing the package. For
     other names, return `package.name`."""
     file = ROOT / package.replace(".", "/") / "__init__.py"
     for statement in ast.parse(file.read_text(encoding="utf-8")).body:

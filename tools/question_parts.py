@@ -188,7 +188,7 @@ Grid = list[list[str]]
 
 
 def _of_grids(question: str) -> Iterator[tuple[str, str]]:
-    """Yield names and texts of the question's first, largest and last grid: unchanged, rotated, cropped, filled."""
+    """Yield names and texts of the question's first, largest and last grids: unchanged, rotated, cropped, filled."""
     grids = list(_grids(question))
     if not grids:
         return

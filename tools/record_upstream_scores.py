@@ -110,8 +110,8 @@ def record(tests: Path) -> list[Call]:
 
 
 def complete(task: str, entry: dict[str, Any]) -> dict[str, Any]:
-    """Return the entry with the fields that rg_env's graders need but the test omitted, as the library would create
-    them."""
+    """Return the entry, completed with the fields that rg_env's graders need but the test omitted, as the library would
+    create them."""
     found = {"question": "", "answer": "", **entry}
     metadata = found["metadata"] = {**entry.get("metadata", {})}
     gold = found["answer"]

@@ -84,7 +84,7 @@ MODELS = {
     "Llama-3.2-1B": ("llama-3.2-1b", ModelShape(1_235_814_400, 16, 2048, 128_256, 512), 704_512),
     "Llama-3.2-3B": ("llama-3.2-3b", ModelShape(3_212_749_824, 28, 3072, 128_256, 1024), 1_519_616),
 }
-"""Config file, shape, and number of LoRA parameters per rank on all linear layers except the LM head."""
+"""Config file, shape, and number of LoRA parameters per rank (for all linear layers except the LM head), by model."""
 LORA = ["model.dtype=bfloat16", "lora={r: 16, alpha: 32}"]
 
 
@@ -112,7 +112,7 @@ def gpu_memory() -> str:
 
 
 def _peaks(engine: str, *overrides: str) -> dict[str, float]:
-    """Return the estimated peak memory in GB of each model, keyed by the model's table entry."""
+    """Return the estimated peak memory in GB of each model, keyed by the model's text in the table: `NAME (N GB)`."""
     peaks = {name: _peak(name, config, f"engine.kind={engine}", *overrides) for name, (config, *_) in MODELS.items()}
     return {f"{name} ({peak:.0f} GB)": peak for name, peak in peaks.items()}
 
@@ -152,8 +152,8 @@ def parsers() -> list[tuple[str, CommandParser, str]]:
 
 
 def _usage(parser: argparse.ArgumentParser) -> str:
-    """Return the parser's own usage text, or else a usage on one line; argparse would wrap it at the terminal's
-    width."""
+    """Return the parser's own usage text or, if it has none, a usage on one line, which argparse would wrap at the
+    terminal's width."""
     if parser.usage:
         return parser.usage
     parts = [parser.prog]
@@ -213,8 +213,8 @@ def _escaped(text: str) -> Iterator[str]:
 
 
 def _code(text: str) -> str:
-    """Return code for a table cell. Code hosts and mkdocs disagree on a backslash before a vertical bar in
-    backticks."""
+    """Return code for a table cell. Code hosts and mkdocs disagree on the meaning of a backslash before a vertical bar
+    in backticks."""
     return f"<code>{text.replace('|', '&#124;')}</code>" if "|" in text else f"`{text}`"
 
 

@@ -18,9 +18,9 @@ from rg_env.core.text import one_line
 
 PROBE_ITEMS = 4
 PROBE_S = 8.0
-"""A level is broken if generating `PROBE_ITEMS` items takes longer than this many seconds, excluding imports."""
+"""Maximum seconds to generate `PROBE_ITEMS` items, excluding imports; a level that takes longer is broken."""
 PROBE_DRAWS = 500
-"""A level is also broken if generating `PROBE_ITEMS` items takes more draws than this."""
+"""Maximum number of draws to generate `PROBE_ITEMS` items; a level that needs more is broken."""
 
 
 def generate_table(broken: dict[str, dict[str, str]] | None = None) -> dict[str, TaskEntry]:
@@ -59,7 +59,7 @@ def probe_levels(tasks: Iterable[str] | None = None) -> dict[str, dict[str, str]
 
 
 def _probe(task: str, options: Mapping[str, Any]) -> str:
-    """Return the reason why no items of `task` can be generated with `options`, or "" if they can."""
+    """Return the reason why `PROBE_ITEMS` items of `task` cannot be generated with `options`, or "" if they can."""
     receiver, sender = os.pipe()
     child = os.fork()
     if child == 0:

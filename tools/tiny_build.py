@@ -158,7 +158,8 @@ def training_entries(recipe: Recipe, seed: int) -> dict[str, list[dict[str, Any]
 
 
 def tokenizer_texts(entries: dict[str, list[dict[str, Any]]], worked: dict[str, list[str]]) -> Iterator[str]:
-    """Yield the tokenizer's training texts: each part of a conversation, because special tokens separate the parts."""
+    """Yield the tokenizer's training texts. The parts of a conversation are separate texts, because special tokens come
+    between them."""
     for task in entries:
         for entry, solution in zip(entries[task][:4000], worked[task][:4000], strict=True):
             yield f"user\n{entry['question']}"
@@ -272,7 +273,8 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, out: Path)
         pad_token_id=tokenizer.pad_token_id,
     )
     model.save_pretrained(aside)
-    # Weights are saved in bfloat16 to save space, but updates of 1e-4 vanish in it, so dtype "auto" must mean float32.
+    # Weights are saved in bfloat16 to save space, but training in bfloat16 would lose updates of 1e-4, so dtype "auto"
+    # must mean float32.
     config = aside / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"dtype": "float32"}, indent=2) + "\n")
     tokenizer.save_pretrained(aside)

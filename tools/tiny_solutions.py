@@ -1,8 +1,7 @@
 """Training completions for the tiny policy: worked solutions and blurted guesses.
 
-The functions are pure and map a Reasoning Gym entry (`question`, `answer`, `metadata`) to a completion's text. Every
-number in a worked solution is computed from the question, not taken from the entry's answer; a test checks that the two
-agree.
+The functions map a Reasoning Gym entry (`question`, `answer`, `metadata`) to a completion's text. Every number in a
+worked solution is computed from the question, not taken from the entry's answer; a test checks that the two agree.
 
     >>> print(worked_solution("chain_sum", {"metadata": {"expression": "4 + 23 - 7"}, ...}))
     4 + 20 = 24

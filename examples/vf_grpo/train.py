@@ -8,7 +8,7 @@ versions from that time. In two terminals, from the root of a clone, on a Linux 
     CUDA_VISIBLE_DEVICES=1,2,3 uv run --project examples/vf_grpo --extra vllm accelerate launch \\
         --config-file configs/zero3.yaml --num-processes 3 examples/vf_grpo/train.py --model Qwen/Qwen2.5-1.5B-Instruct
 
-Restart the server before each run because the trainer assumes that the server has the model's initial weights.
+Restart the server before each run, because the trainer assumes that the server has the model's initial weights.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def main():
 
     gpu = torch.cuda.is_available()
     env = vf.load_environment("rg-env", gym=options.gym)
-    args = vf.GRPOConfig(  # created before the model so that ZeRO-3 loads the model in shards
+    args = vf.GRPOConfig(  # created before the model, so that ZeRO-3 loads the model in shards
         output_dir=options.output_dir, max_steps=options.max_steps, save_only_model=True, save_steps=100,
         logging_steps=1, report_to="none", disable_tqdm=True, bf16=gpu, use_cpu=not gpu, gradient_checkpointing=gpu,
         max_data_workers=1, per_device_train_batch_size=options.batch_size,
