@@ -80,8 +80,8 @@ def choose_folder(output_dir: str | Path | None, name: str, resume: str | Path |
 
 
 STALE_S = 600.0
-"""A lock is considered stale after this many seconds without a change in the lock's folder. Compilation takes a minute
-or two."""
+"""Seconds without a change in a lock's folder after which the lock is considered stale. Compilation takes a minute or
+two."""
 
 
 def clear_stale_locks(root: Path) -> None:

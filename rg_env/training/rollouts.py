@@ -238,7 +238,7 @@ class RolloutSampler:
 
 
 EMPTY_BATCHES = 3
-"""A run ends after this many consecutive batches without a single mixed group."""
+"""Number of consecutive batches without a single mixed group after which a run ends."""
 
 
 class GroupFilter:

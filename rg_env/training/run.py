@@ -144,8 +144,7 @@ class Recorder(TrainerCallback):
         return metrics
 
     def before_and_after(self, first: int) -> tuple[Results | None, Results | None]:
-        """Return the evaluation before step `first + 1` and the last evaluation since then. Either can be
-        None."""
+        """Return the evaluation before step `first + 1` and the last evaluation since then. Either can be None."""
         made = self.evaluations
         before = made[0] if made and self.evaluation.plan.before and (made[0].step or 0) <= first else None
         return before, made[-1] if made and made[-1] is not before else None

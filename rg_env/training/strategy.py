@@ -347,7 +347,7 @@ MOST_IN_A_ROW = 3
 
 
 class StepGuard:
-    """Counts skipped steps, and ends the run if too many consecutive steps are skipped."""
+    """Counts skipped steps, and ends the run if too many steps in a row are skipped or the weights are not finite."""
 
     def __init__(self, accelerator: Accelerator, learning_rate: float, bf16: bool) -> None:
         self._accelerator, self._learning_rate, self._bf16 = accelerator, learning_rate, bf16

@@ -91,9 +91,9 @@ class Objective:
         to `metrics`.
 
         Without a KL term or an entropy bonus, a row's loss is proportional to its advantage. In that case, rows with an
-        advantage of 0 (such as groups with equal rewards) contribute nothing to the loss or the gradient. These rows
-        are excluded from the forward and backward passes, but not from the loss's divisor. At least one row is kept so
-        that every rank runs the same number of passes.
+        advantage of 0 (such as those in groups with equal rewards) contribute nothing to the loss or the gradient.
+        These rows are excluded from the forward and backward passes, but not from the loss's divisor. At least one row
+        is kept so that every rank runs the same number of passes.
         """
         args = self._args
         mask, advantages = inputs["loss_mask"], inputs["advantages"]

@@ -80,8 +80,8 @@ class GRPOConfig(Section):
     handles them all in one micro-batch. This setting affects memory use and speed, but not the number of rollouts per
     step."""
     num_generations: Annotated[int, Field(ge=2)] = 8
-    """Number of rollouts per prompt. The rollouts of a prompt form a group, and advantages are computed relative to the
-    group (Shao et al., 2024, arXiv:2402.03300)."""
+    """Number of rollouts per prompt. The rollouts for a prompt form a group, and advantages are computed relative to
+    the group (Shao et al., 2024, arXiv:2402.03300)."""
     num_iterations: Positive = 1
     """Number of optimizer steps per batch of rollouts."""
     loss_type: Literal["bnpo", "grpo", "dr_grpo", "dapo"] = "bnpo"
@@ -93,9 +93,9 @@ class GRPOConfig(Section):
     """Whether rollouts that are cut off at `max_tokens` are excluded from the loss. Such rollouts still count toward
     their group's mean reward ("overlong filtering", Yu et al., 2025, DAPO, arXiv:2503.14476, section 3.4)."""
     scale_rewards: Literal["group", "batch", "none"] = "group"
-    """Scale of the advantages. Advantages are divided by the standard deviation of rewards in the "group" (Shao et al.,
-    2024, arXiv:2402.03300), by the standard deviation in the entire "batch" (Liu et al., 2025, arXiv:2508.08221), or
-    not at all ("none"; Liu et al., 2025, arXiv:2503.20783)."""
+    """Scaling of the advantages. Advantages are divided by the standard deviation of rewards in the "group" (Shao et
+    al., 2024, arXiv:2402.03300), by the standard deviation in the entire "batch" (Liu et al., 2025, arXiv:2508.08221),
+    or not at all ("none"; Liu et al., 2025, arXiv:2503.20783)."""
     beta: From0 = 0.0
     """Weight of the KL term in the loss. 0 turns it off."""
     kl_reference: Literal["initial", "previous"] = "initial"
@@ -107,8 +107,8 @@ class GRPOConfig(Section):
     the loss) times this weight is subtracted from the loss (Schulman et al., 2017, PPO, arXiv:1707.06347, equation 9).
     0 turns it off. Values around 0.001 slow down the collapse to a single answer."""
     off_policy_mask_threshold: Above0 | None = None
-    """Off-policy masking threshold, in nats per token. Rollouts with a negative advantage are excluded from the policy
-    loss if the mean log-probability of their tokens has fallen by more than this threshold since sampling
+    """Off-policy masking threshold, in nats per token. A rollout with a negative advantage is excluded from the
+    policy loss if the mean log-probability of its tokens has fallen by more than this threshold since sampling
     (DeepSeek-V3.2, arXiv:2512.02556). Default: no masking."""
     filter_groups: bool = False
     """Whether groups with only right or only wrong answers are replaced with groups for other prompts ("dynamic

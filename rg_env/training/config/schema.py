@@ -45,7 +45,8 @@ class TaskConfig(TaskOptions):
     """A training task. The key in `tasks` is the task's name."""
 
     weight: parsing.Weight = 1.0
-    """This task's share of the training questions, relative to the other tasks' weights."""
+    """The task's weight relative to the other tasks, which determines its share of the training and evaluation
+    questions."""
 
 
 class SplitsConfig(Section):
