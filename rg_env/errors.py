@@ -12,7 +12,7 @@
     ├── ServerError         (ConnectionError)  the inference server is unreachable or misconfigured; exit code 2
     │   └── RefusedError                       the server rejected a request (HTTP 4xx); a retry would fail too
     ├── ExportError         (RuntimeError)     the export differs from the trained model and was deleted
-    ├── HubError            (ConnectionError)  an upload did not finish; rerunning the command resumes it
+    ├── HubError            (ConnectionError)  an upload did not finish; rerunning the command resumes the upload
     ├── TrainingError       (RuntimeError)     a run cannot continue
     │   └── StoppedTogether                    the main process failed; raised in all processes at the same point
     └── MissingExtraError   (ImportError)      an optional dependency is missing; shows how to install it; exit code 2
@@ -205,7 +205,7 @@ def not_single_turn(name: str, why: str) -> InputError:
 def unknown_name(kind: str, name: object, known: Iterable[str], *, hint: str = "") -> UnknownNameError:
     """Return an `UnknownNameError` that suggests the most similar `known` names.
 
-    Pass `hint` to replace the suggestion if the right name is certain.
+    Pass `hint` to replace the suggestion when the right name is known.
     """
     known = sorted(known)
     if not hint:

@@ -40,7 +40,7 @@ _REASONING = ("reasoning_content", "thinking")
 
 @dataclass(frozen=True)
 class Environment:
-    """Arguments for `GRPOTrainer`, returned by `load_environment`."""
+    """Result of `load_environment`: arguments for `GRPOTrainer`, and the mixture and manifest of the rows."""
 
     train_dataset: Dataset | None
     """Rows with the columns prompt (messages), question, answer, info (a dict of strings) and example_id. None for an

@@ -132,7 +132,7 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
     eval_seed: int = 0
     """Random seed for the evaluation questions."""
     split_by: SplitBy = "problem"
-    """Whether a row's split depends on its `problem` or only on its text (`question`)."""
+    """Whether a row's split depends on its `problem` or on the text of its `question`."""
     level: int | None = None
     """Difficulty level for all tasks in `gym` that do not set a level."""
     rewards: str | dict[str, Any] | list[Any] | None = None

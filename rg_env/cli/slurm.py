@@ -25,7 +25,7 @@ def add(commands: Any) -> None:
     option, number = slurm.add_argument, slurm.number
     slurm.config("training or evaluation config, such as configs/train/tiny.yaml")
     number("--gpus", required=True, help="GPUs per node")
-    option("--time", required=True, help="time limit for the job, such as 04:00:00 or 1-12")
+    option("--time", required=True, help="time limit for the job, such as 04:00:00 or 1-12 (days-hours)")
     option("--account", metavar="A", help="Slurm account to charge")
     option(
         "--partition", metavar="P", help="partitions for the job, such as gpu or gpu,long; default: set by the cluster"
@@ -40,7 +40,7 @@ def add(commands: Any) -> None:
     option(
         "--array",
         metavar="SEEDS",
-        help="seeds, with one job for each, such as 0-4 or 1,7,9 (0-9%%2 runs two at a time)",
+        help="seeds, such as 0-4 or 1,7,9, with one job for each (0-9%%2 runs two at a time)",
     )
     sweep.add_option(slurm)
     number("--vllm-gpus", metavar="K", help="GPUs for vLLM on the first node; default: 1")

@@ -1,1 +1,1 @@
-"""The embedded engine: generation with the trainer's model in the trainer's process."""
+"""The embedded engine, which generates with a transformers model in the same process, and its HTTP server."""

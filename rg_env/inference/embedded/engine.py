@@ -336,7 +336,7 @@ class Sampler:
         repetition, presence, frequency = (self.rows[name] for name in _PENALTIES)
         counts = self.rows["counts"]
         # The repetition penalty considers the prompt and the completion (Keskar et al., 2019). The presence and
-        # frequency penalties consider only the completion (OpenAI).
+        # frequency penalties consider only the completion, as in OpenAI's API.
         repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
         logits = torch.where((counts > 0) | self.rows["in_prompt"], repeated, logits)
         return logits - presence * (counts > 0) - frequency * counts

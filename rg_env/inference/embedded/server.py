@@ -447,7 +447,7 @@ class Api:
         return choices
 
     async def _events(self, request: Request, choices: list[Choice]) -> AsyncIterator[str]:
-        """Yield a server-sent event per token."""
+        """Yield server-sent events: one per token, then the usage (if requested) and `[DONE]`, or an error."""
         loop, head = asyncio.get_running_loop(), request.head(chunk=True)
         parts: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         is_read = True

@@ -1,6 +1,7 @@
 """Layout and backing file for tensors in memory shared by two processes on one machine.
 
-The file is in `/dev/shm` and is unlinked as soon as both processes have mapped it, so it never outlives the processes.
+The file is in `/dev/shm` and is unlinked as soon as both processes have mapped it, so its memory is freed when both
+exit.
 """
 
 import json
