@@ -145,7 +145,7 @@ def error_interval(value: float, error: float | None, n: int) -> Interval | None
     unknown.
 
     A mean from 0 to 1 is treated as a proportion. For a proportion, the interval is the Wilson interval for the sample
-    size that would yield this standard error.
+    size that would yield this standard error. For any other mean, an error of 0 counts as unknown.
     """
     if error is None or (not error and not 0 <= value <= 1):
         return None

@@ -31,7 +31,7 @@ from rg_env.core.text import counted, file_part, json_problem, reason_of, shorte
 from rg_env.errors import InputError
 
 FILES = (".csv", ".json", ".jsonl", ".parquet")
-"""Suffixes of data files. Names with other suffixes are datasets on the Hub."""
+"""Suffixes of data files. Any other name is a dataset on the Hub, unless a file has that name."""
 OWN_TASK = "own_task"
 """Key in a row's `info` for the data's name."""
 _TAKEN = ("all_tasks", "held_out", "status")

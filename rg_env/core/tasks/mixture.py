@@ -61,7 +61,7 @@ class Mixture(BaseModel):
             gym: a task name, a mapping with the keys of `TaskSpec`, a list of these, or a `Mixture`.
 
         Raises:
-            UnknownNameError: a task, key, option or attribute does not exist.
+            UnknownNameError: a task, option or attribute does not exist.
             InputError: the mixture is invalid for any other reason.
         """
         if isinstance(gym, Mixture):
