@@ -175,8 +175,8 @@ def _eval_results(evaluation: Results, own_data: str | None) -> Iterator[EvalRes
 
 
 def _tables(shown: Results) -> Iterator[tuple[str, list[list[str]]]]:
-    """Yield, for each table, the name of the evaluation part and the table's rows. The models in `shown` are the
-    columns."""
+    """Yield, for each table, the name of the evaluation part and the table's rows. Each model in `shown` has a
+    column."""
     heads = ["accuracy", "questions", *shown.models, *(["difference", "p"] if len(shown.models) > 1 else [])]
     for part in ("training", "held_out", "labelled"):
         tasks = {code(name): task for name, task in shown.tasks.items() if task.part == part}
@@ -229,7 +229,7 @@ def shell(value: object) -> str:
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Format Markdown cells as a table, in which the first row is the header."""
+    """Format rows of Markdown cells as a table. The first row is the header."""
     lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 

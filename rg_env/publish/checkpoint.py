@@ -275,7 +275,7 @@ def _parts_in(folder: Path) -> dict[Kind, Path]:
 
 
 def _has_weights(folder: Path, *names: str) -> bool:
-    """Whether `folder` contains one of the weight files in `names`, as a single file or as an index of several
+    """Whether `folder` contains one of the weight files in `names`, or the index of one that is split into several
     files."""
     return any((folder / file).is_file() for name in names for file in (name, f"{name}.index.json"))
 

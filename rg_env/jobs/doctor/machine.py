@@ -289,8 +289,8 @@ def check_trainer(gpus: Gpus, planned: PlannedRun) -> Check:
 
 
 def check_vllm(planned: PlannedRun) -> Check:
-    """Check that vLLM and flash-attn can be imported. A broken flash-attn breaks transformers. vLLM is imported only if
-    the run needs it, because importing it takes many seconds."""
+    """Check that vLLM and, if installed, flash-attn can be imported. A broken flash-attn breaks transformers. vLLM is
+    imported only if the run needs it, because importing it takes many seconds."""
     if importlib.util.find_spec("flash_attn") is not None:
         fix = "remove this optional package: run `./setup.sh` in a clone, or `pip uninstall flash-attn`"
         if (check := check_import("flash_attn", fix)).status == "failed":

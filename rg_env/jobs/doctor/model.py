@@ -274,7 +274,7 @@ def check_memory(planned: PlannedRun, model: Model, lengths: PromptLengths | Non
 
 def preset_for(config: TrainConfig, free: int, folder: Path = Path("configs/models")) -> list[Path]:
     """Return the best preset in `folder` for `free` bytes of GPU memory, as a list of config files. If the preset is
-    for a model other than the run's, that model's config comes first. The list is empty if no preset fits.
+    for a model other than the run's, the config of the preset's model comes first. The list is empty if no preset fits.
 
     Presets for the same model are preferred, then those that train adapters if and only if `config` does, and then
     those for larger GPUs.
