@@ -20,7 +20,7 @@ reward function regenerates the entry for each score. The two sides take turns i
 side's best window is used. With `--check`, the exit code is 1 if a target is missed.
 
 `--times` measures CPU time per score for the answers in `long_answers.py`, at the maximum length that is graded, with
-each task's default options and its highest working level. Slow answers are measured five times, and the minimum is
+each task's default options and at its highest working level. Slow answers are measured five times, and the minimum is
 used.
 """
 
@@ -308,7 +308,7 @@ HOSTILE = [
 ]  # fmt: skip
 """Expressions that hang, exhaust memory, exit, make system calls, return too much or nest deeply."""
 THREADS = ThreadPoolExecutor(8)
-"""Threads that wait for workers; `core.grading.scoring` uses the same number."""
+"""Threads that wait for workers; `core.grading.scoring` also uses eight."""
 
 
 def overhead(pool: WorkerPool, args: list[Any], batch: int, rounds: int) -> list[float]:

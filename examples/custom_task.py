@@ -41,8 +41,7 @@ class DiceDataset(ProceduralDataset):
         wording = "State the final answer to the following arithmetic problem: {} ="  # known to the tiny policy
         return {"question": wording.format(" + ".join(map(str, rolls))), "answer": str(sum(rolls))}
 
-    # Never execute a model's text. Scores between 0 and 1 are used only with `grading="partial"` or the reward
-    # "partial".
+    # Never execute a model's text. By default, scores between 0 and 1 are used only by the reward "partial".
     def score_answer(self, answer, entry):
         try:
             miss = abs(int(answer) - int(entry["answer"]))

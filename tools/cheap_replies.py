@@ -68,7 +68,7 @@ class Search:
     exploit: Found | None
     """Best strategy that does not solve the task; may be a constant."""
     partial: Found | None
-    """Best strategy that does not solve the task, by mean value with partial credit."""
+    """Best strategy that does not solve the task, by mean score with partial credit."""
     solution: Found | None
     """Best strategy that solves the task."""
     tried: int
@@ -296,7 +296,7 @@ def features(question: str) -> dict[str, float]:
 
 def _rule(rows: GradedRows, those: Sequence[Strategy]) -> Strategy | None:
     """Return the best decision stump on the rows: one strategy for values of a feature up to a threshold, and another
-    above it."""
+    for larger values; None if a single strategy is at least as good."""
     measured = [features(question) for question in rows.questions]
     known = Counter(name for own in measured for name in own)
     names = sorted(name for name, count in known.items() if count > len(rows) // 10)

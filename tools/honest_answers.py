@@ -44,8 +44,8 @@ class Honest:
 
 
 def changed(answer: str, rng: random.Random) -> list[str]:
-    """Return variants of a gold answer, one edit away. Most variants are wrong; some, such as those in another order,
-    may be right."""
+    """Return variants of a gold answer, each one edit away from it. Most variants are wrong; some, such as those in
+    another order, may be right."""
     found = []
     digits = [match.start() for match in re.finditer(r"\d", answer)]
     if digits:
@@ -88,7 +88,7 @@ def honest_answers(
 def compare(task: str, items: int = 100, seeds: Sequence[int] = (0,), config: Mapping[str, Any] | None = None) -> Audit:
     """Draw `items` questions for each seed, and grade honest answers to them with both graders.
 
-    The library's grader may run for `LIBRARY_S` seconds per task, because its integrations can take seconds per answer.
+    The library's grader may run for `LIBRARY_S` seconds per task, because grading an antiderivative can take seconds.
     After that, answers are graded only by our grader and not compared.
     """
     result = Audit(task)
@@ -173,7 +173,7 @@ def _library_pool() -> WorkerPool:
 
 def _library_value(task: str, config: dict[str, Any], entry: dict[str, Any], answer: str) -> float | None:
     """Return the library's score. It is 0.0 if the grader raises an error, as several graders do on unexpected text,
-    and None if grading takes too long, as integrations sometimes do."""
+    and None if grading takes too long, as it sometimes does for antiderivatives."""
     outcome = _library_pool().call(task, config, entry, answer)
     if outcome.status in ("timed_out", "died"):
         return None

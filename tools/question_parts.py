@@ -2,7 +2,7 @@
 
 Every part is a string with a name such as "last number of the last line" or "first grid, transposed". A name has the
 same meaning in every question, so each name is a strategy, and `cheap_replies` searches for names whose parts score.
-This module is independent of tasks.
+Nothing in this module is specific to a task.
 """
 
 import json

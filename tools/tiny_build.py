@@ -1,4 +1,4 @@
-"""Build the tiny policy from scratch: tokenizer, pre-training on worked solutions, then on a mixture with guesses.
+"""Build the tiny policy from scratch: a tokenizer, and a model trained on worked solutions and a mixture with guesses.
 
     python tools/tiny_build.py --out DIR            # takes minutes on two cores
     python tools/tiny_build.py --out DIR --quick    # smoke test in seconds; the policy learns nothing
@@ -7,7 +7,7 @@
 2. Train a byte-level BPE tokenizer on that text.
 3. Train a Llama-shaped model with fewer than a million parameters on the worked solutions.
 4. Continue with a mixture in which most completions are guesses without work. The policy then knows both kinds of
-   completion but mostly guesses, so that GRPO has to teach it when to work, not how.
+   completion but mostly guesses, so GRPO has to teach it when to work, not how.
 5. Measure the policy on questions from the evaluation split, and save weights, tokenizer, chat template and generation
    config.
 

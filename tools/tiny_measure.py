@@ -20,13 +20,13 @@ class Measurement:
     accuracy: float
     """Share of completions with the right answer."""
     well_formed: float
-    """Share of completions with exactly one answer in tags and an end-of-text token."""
+    """Share of completions with an end token and exactly one answer in tags."""
     worked: float
     """Share of completions with text before the answer."""
     accuracy_when_worked: float
     """Accuracy of completions with text before the answer; 0 if there are no such completions."""
     tokens: float
-    """Mean number of tokens, including the end token."""
+    """Mean number of tokens per completion, including the end token."""
 
     def __str__(self) -> str:
         return (

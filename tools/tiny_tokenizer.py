@@ -1,4 +1,4 @@
-"""The tiny policy's tokenizer: byte-level BPE with single digits and ChatML, in which a token may be a whole phrase.
+"""The tiny policy's tokenizer: byte-level BPE with single digits and ChatML; a token may be a whole phrase.
 
 Most tokenizers split text into words before merging. This one splits only at digits, line ends and the punctuation
 between facts, so each fixed sentence in a task becomes one token. A prompt therefore has about a third as many tokens
