@@ -141,7 +141,7 @@ class GRPOConfig(Section):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     """Penalty subtracted from a token's logit for each occurrence in the completion so far. 0 turns it off."""
     max_prompt_length: Positive = 1024
-    """Maximum prompt length in tokens. Longer prompts cause an error."""
+    """Maximum prompt length in tokens. Longer prompts cause an error, or are excluded if a curriculum draws them."""
     max_tokens: Positive = 1024
     """Maximum number of new tokens per completion. `max_new_tokens` is an alias."""
     shuffle_dataset: bool = True
