@@ -3,7 +3,7 @@
 `extends:` names one or more files, relative to the file that names them. Later files override earlier files, and the
 file that contains `extends:` overrides all of them. Mappings are merged key by key, and any other value is replaced.
 Null removes a key, which restores its default. An override replaces the value at its path. The lists of modules and .py
-files under `imports:` are concatenated. These files' paths are relative to the config that contains them and are made
+files under `imports:` are concatenated. Paths of .py files are relative to the config that contains them and are made
 absolute. Configs cannot refer to environment variables. API keys are read directly from the environment and never
 appear in a config.
 """

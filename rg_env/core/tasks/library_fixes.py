@@ -6,7 +6,7 @@
   thousand would take seconds or longer, and some of them hours. The fix rejects a sequence as soon as a number is
   huge, which yields the same items.
 - basic_arithmetic tries every possible divisor of numbers with up to 24 digits, which can take days. The fix factors
-  their greatest common divisor, which yields the same items.
+  the numbers' greatest common divisor, which yields the same items.
 - time_intervals completes partial dates with today's date. The fix uses a fixed date.
 - Questions without a right answer, with several right answers, or with only a trivial answer are excluded (see
   `LEFT_OUT`):
