@@ -11,7 +11,7 @@ the reason, and the exit code is 1.
 | check | passes if |
 |---|---|
 | attention | log-probabilities of every available kernel match those of eager attention, within the dtype's precision |
-| engine | log-probabilities of sampled tokens match a plain forward pass in the same dtype |
+| engine | log-probabilities of sampled tokens match those of a plain forward pass in the same dtype |
 | trainer | GRPO steps are finite and change the weights; peak memory is within 50% of `rg-env doctor`'s estimate |
 | TRL | (if installed) `trl.GRPOTrainer` completes the same steps; the ratio of step times is reported |
 | vLLM | (if installed) the tiny policy learns with a server on the same GPU; log-probabilities match after each sync |
@@ -119,7 +119,7 @@ def check_attention(shape: str) -> str:
 
 
 def check_engine(shape: str, tokens: int) -> str:
-    """Compare sampled log-probabilities with a plain forward pass, and measure tokens per second."""
+    """Compare sampled log-probabilities with those of a plain forward pass, and measure tokens per second."""
     model, tokenizer = policy_of(shape)
     model = model.to(HALF)
     engine = EmbeddedEngine(model, tokenizer)

@@ -112,7 +112,7 @@ def _run(python: Path, code: str) -> str:
 
 
 def measure(release: Release, python: Path) -> bool:
-    """Measure a release, print the figures, and return whether the targets are met."""
+    """Time loading (and, with Verifiers 0.3.1, scoring), print the figures, and return whether the targets are met."""
     good = True
     for api in release.apis:
         took = seconds(python, LOAD_V0 if api == "v0" else LOAD_V1)

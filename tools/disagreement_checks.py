@@ -222,7 +222,7 @@ def no_clock(answer: str, entry: Entry) -> bool:
 
 
 def elapsed_time(answer: str, entry: Entry) -> bool:
-    """Whether the answer is the time elapsed by the calendar, and the stored answer differs."""
+    """Whether the answer is the actual elapsed time, and the stored answer differs."""
     match = re.fullmatch(r"(?:(\d+) days, )?(\d\d):(\d\d)(?::(\d\d(?:\.\d{3})?))?", answer)
     if match is None or answer == entry["answer"]:
         return False
@@ -321,7 +321,7 @@ def stored_wrong(task: str) -> Callable[[str, Entry], bool]:
 
 
 def by_the_rules(task: str) -> Callable[[str, Entry], bool]:
-    """Return a check that the answer is right and the library stores a wrong answer."""
+    """Return a check that the answer is the corrected gold answer, and the stored answer differs."""
     return lambda answer, entry: answer == corrected(task, entry)["answer"] != entry["answer"]
 
 

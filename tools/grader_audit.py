@@ -87,7 +87,7 @@ def write(audits: Iterable[Audit], path: Path = PATH) -> None:
 
 
 def main() -> int:
-    """Measure the tasks, and print (and write) each result as soon as it is available."""
+    """Audit the tasks. Print each result as soon as it is available, and store it with `--write`."""
     parser = argparse.ArgumentParser(
         prog="tools/grader_audit.py", description="Audit the graders of all tasks, or of some tasks."
     )

@@ -138,7 +138,7 @@ def build(out: Path, *, seed: int = 0, recipe: Recipe | None = None) -> None:
     )
     train(model, itertools.chain(learn, mix), recipe.learn_steps + recipe.mix_steps, recipe.learning_rate, say)
 
-    # Measure the weights as they are shipped, rounded to bfloat16.
+    # Measure the policy with the weights as they are shipped, rounded to bfloat16.
     model.to(torch.bfloat16).to(torch.float32)
     for task in TASKS:
         held_out = take(task, "eval", seed=1_000_000 + seed, count=recipe.measured)
