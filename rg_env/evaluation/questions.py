@@ -175,7 +175,7 @@ def draw(config: EvalConfig, name: str) -> Questions:
 
     Raises:
         InputError: Reasoning Gym rejects the options, the task has too few questions, or the data cannot be read.
-        GenerationError: generating a row takes too long.
+        GenerationError: a draw takes too long, or a generation process cannot be started or dies.
     """
     how: dict[str, Any] = {
         "rewards": config.reward_list,

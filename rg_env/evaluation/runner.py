@@ -60,7 +60,7 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
 
     Raises:
         InputError: a model or task cannot be evaluated as configured.
-        GenerationError: generating a question takes too long.
+        GenerationError: a draw takes too long, or a generation process cannot be started or dies.
         MissingExtraError: a package needed for local models or external benchmarks is not installed.
         OutputFolderError: the folder already contains files, or is not writable.
         RewardError: a reward raised an error or did not return a finite number.
@@ -383,12 +383,13 @@ def _check_complete(run: Run) -> None:
         raise ServerError(f"{problems}; no results are written. Resume with {resume_words(run.folder)}")
     for work in run.works:
         made = Counter(answer.draw for answer in work.answers.values())
-        failures = [answer for answer in work.answers.values() if answer.error]
-        for sampled, failed in Counter(answer.draw for answer in failures).items():
-            if failed == made[sampled]:
-                what = f"{work.model}, {work.label}: all calls failed ({failed})"
+        for draw, calls in made.items():
+            errors = [answer.error for answer in work.answers.values() if answer.draw == draw and answer.error]
+            if len(errors) == calls:
+                which = f"{draw} calls" if len(made) > 1 else "calls"
                 raise ServerError(
-                    f"{what}, so there is no result; {work.file} contains the reasons, such as {failures[-1].error}"
+                    f"{work.model}, {work.label}: all {calls:,} {which} failed, so there is no result; {work.file} "
+                    f"contains the reasons, such as {errors[-1]}"
                 )
 
 

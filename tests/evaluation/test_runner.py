@@ -181,8 +181,11 @@ def test_a_server_that_never_answers_has_no_result(chat: ChatServer, tmp_path: P
         _run(_config(chat, tmp_path / "e", "requests.give_up_after=5", "requests.concurrency=2", n=40))
     assert len(chat.requests) < 10
     chat.reset(half, trouble=lambda number, body: refusal(400, "bad parameter"))
-    with pytest.raises(ServerError, match=r"all calls failed \(20\), so there is no .* such as HTTP 400: bad"):
+    with pytest.raises(ServerError, match=r"all 20 calls failed, so there is no .* such as HTTP 400: bad"):
         _run(_config(chat, tmp_path / "f"))
+    chat.reset(half, trouble=lambda number, body: None if body["temperature"] else refusal(400, "bad"))
+    with pytest.raises(ServerError, match=r"all 20 greedy calls failed, so there is no .* such as HTTP 400: bad"):
+        _run(_config(chat, tmp_path / "g", "greedy=true"))
     assert not list(tmp_path.rglob("results*"))
 
 

@@ -221,7 +221,7 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
         raise InputError(f"cannot read the config {name}: {reason_of(error)}{hint and f'; {hint}'}") from error
     values = {} if values is None else values
     if not isinstance(values, dict):
-        raise InputError(f"the config {name} must be a mapping of sections, not a {type(values).__name__}")
+        raise InputError(f"the config {name} must be a mapping of sections, not {shortened(values)}")
     for path in sorted(_MAY_START_WITH_HASH & lines.keys()):
         (section, key), line = path, lines[path]
         if values[section][key] is None and re.search(rf"{key}['\"]?:\s*#", text.splitlines()[line - 1]):

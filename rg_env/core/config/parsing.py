@@ -209,7 +209,8 @@ def unknown_key(schema: type[BaseModel], path: Keys, kind: str = "key") -> str:
         near = ((place, nearest(name, each.model_fields, 0.8)) for place, each in others.items())
         suggested = [".".join((*place, found[0])) for place, found in near if found][:1]
     if suggested:
-        return f"unknown key {name!r}: did you mean {' or '.join(suggested[:3])}?"
+        shown = [text if "." in text else f"{text} (at the top level)" for text in suggested[:3]]
+        return f"unknown key {name!r}: did you mean {' or '.join(shown)}?"
     return str(unknown_name("key" if len(path) > 1 else kind, name, section.model_fields))
 
 
