@@ -383,10 +383,10 @@ def _check_complete(run: Run) -> None:
         raise ServerError(f"{problems}; no results are written. Resume with {resume_words(run.folder)}")
     for work in run.works:
         made = Counter(answer.draw for answer in work.answers.values())
-        for draw, calls in made.items():
-            errors = [answer.error for answer in work.answers.values() if answer.draw == draw and answer.error]
+        for kind, calls in made.items():
+            errors = [answer.error for answer in work.answers.values() if answer.draw == kind and answer.error]
             if len(errors) == calls:
-                which = f"{draw} calls" if len(made) > 1 else "calls"
+                which = f"{kind} calls" if len(made) > 1 else "calls"
                 raise ServerError(
                     f"{work.model}, {work.label}: all {calls:,} {which} failed, so there is no result; {work.file} "
                     f"contains the reasons, such as {errors[-1]}"
