@@ -23,11 +23,9 @@ from rg_env.core.grading.graders import gold_answer, grade
 from rg_env.core.grading.graders.common import prefix
 from rg_env.core.grading.graders.forms import same_text
 from rg_env.core.grading.graders.gold import NO_OPTIONS, corrected
+from rg_env.core.grading.scoring import CORRECT_FROM
 from rg_env.core.grading.workers import WorkerPool
 
-CORRECT_FROM = 1 - 1e-9
-"""Minimum score that counts as right, for both graders. The tolerance is for rounding errors in the library's scores;
-it cannot be larger, because an answer with a wrong second scores 0.9999995 in time_intervals."""
 LIBRARY_S = 20.0
 WRAPPED = 100
 """Number of gold answers to try in each wrapping (see `answer_wrappings`)."""

@@ -542,7 +542,7 @@ def bind(port: int) -> socket.socket:
         InputError: the port cannot be used.
     """
     if not 0 <= port <= 65535:
-        raise InputError(f"port {port} is out of range: use 1 to 65535")
+        raise InputError(f"port {port} is out of range: use 1 to 65535, or 0 for any free port")
     try:
         return socket.create_server((HOST, port), backlog=128)
     except OSError as error:
