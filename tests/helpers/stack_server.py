@@ -20,7 +20,7 @@ START_S = 240
 
 
 def cpu_environment(**more: str) -> dict[str, str]:
-    """Return this process's environment, adapted for a program that shares two cores and must not access the hub."""
+    """Return an environment for a program that runs on the CPU, shares two cores and must not access the hub."""
     fixed = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
     return {**os.environ, **fixed, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1", **more}
 
@@ -68,7 +68,7 @@ def _group_alive(process: Any) -> bool:
 
 
 def perturb(model: Any, only: str = "") -> None:
-    """Change the weights whose names contain `only`, noticeably but not excessively."""
+    """Add noise with a standard deviation of 0.05 to the weights whose names contain `only`."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if only in name:

@@ -1,4 +1,4 @@
-"""A real vLLM on this machine's CPU, serving the tiny policy. Skipped where vLLM is not installed."""
+"""Fixtures with a real vLLM server that serves the tiny policy on the CPU. Tests are skipped without vLLM."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="package", autouse=True)
 def small_machine() -> Iterator[None]:
-    """Two cores, no GPU and no hub."""
+    """Keep tests off GPUs and the hub, and let vLLM share the cores with the trainer."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {
             "HF_HUB_OFFLINE": "1",
@@ -39,12 +39,12 @@ def small_machine() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """One server for all tests of the session: none of them may hurt it."""
+    """Yield a server that all tests of the session share, and fail if a test ends it."""
     running = RunningServer(tmp_path_factory.mktemp("server") / "vllm.log")
     yield running
     alive = running.process.poll() is None
     running.end()
-    assert alive, f"a test brought the server down:\n{running.log.read_text()[-3000:]}"
+    assert alive, f"a test ended the server:\n{running.log.read_text()[-3000:]}"
 
 
 @pytest.fixture

@@ -1,9 +1,10 @@
-"""A program: small random models of several families, each given new weights in a vLLM in this very process.
+"""Sync weights to vLLM for small random models of several families. vLLM runs in this process.
 
     VLLM_ENABLE_V1_MULTIPROCESSING=0 python tests/stack/family_sync.py FOLDER
 
-Prints one JSON record a family: how far vLLM's log-probabilities of a prompt are from those of the model it started
-with, of another one, and of that one once its tensors have been sent.
+For each family, vLLM loads one model and then receives the weights of another. The script prints a line of JSON with
+the largest difference between vLLM's log-probabilities of a prompt and a model's: before the sync, from the loaded
+model (`loaded`) and the other model (`other`); after the sync, from the other model (`synced`).
 """
 
 import json
@@ -29,15 +30,15 @@ BUCKET = 2**24
 
 
 def served_logprobs(llm: Any) -> torch.Tensor:
-    asked = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0)
-    found = llm.generate({"prompt_token_ids": PROMPT}, asked, use_tqdm=False)[0].prompt_logprobs[1:]
-    return torch.tensor([found[i][token].logprob for i, token in enumerate(PROMPT[1:])])
+    sampling = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0)
+    logprobs = llm.generate({"prompt_token_ids": PROMPT}, sampling, use_tqdm=False)[0].prompt_logprobs[1:]
+    return torch.tensor([logprobs[i][token].logprob for i, token in enumerate(PROMPT[1:])])
 
 
 def random_model(config: Any, seed: int) -> Any:
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config).float().eval()
-    with torch.no_grad():  # norms and biases are constants at first: two models would share them
+    with torch.no_grad():  # norms and biases are initialized to constants, which both models would share
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     return model
@@ -47,7 +48,7 @@ def record(name: str, folder: Path) -> dict[str, Any]:
     before, after = random_model(SERVED[name], 0), random_model(SERVED[name], 1)
     before.save_pretrained(folder)
     AutoTokenizer.from_pretrained(POLICY_DIR).save_pretrained(folder)
-    # Otherwise vLLM starts a process for each architecture, only to ask what it can do.
+    # Otherwise vLLM starts a process for each architecture to inspect it.
     architecture = before.config.architectures[0]
     ModelRegistry.register_model(architecture, ModelRegistry.models[architecture].load_model_cls())
     llm = LLM(
@@ -73,9 +74,9 @@ def record(name: str, folder: Path) -> dict[str, Any]:
             llm.update_weights({"update_info": {"start": HEADER, "tensors": named}})
         llm.finish_weight_update()
 
-    found = {"name": name, "at_first": distance(before), "apart": distance(after)}
+    unsynced = {"name": name, "loaded": distance(before), "other": distance(after)}
     send()
-    return {**found, "synced": distance(after)}
+    return {**unsynced, "synced": distance(after)}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`rg-env launch CONFIG` as a user types it: a real `vf-vllm`, two processes under ZeRO-3, one command."""
+"""`rg-env launch CONFIG` with a real vLLM server and two training processes under ZeRO-3."""
 
 import json
 import socket
@@ -15,9 +15,10 @@ from rg_env.core.processes import adopt_orphans, descendants
 
 @pytest.mark.full_matrix
 def test_one_command_serves_trains_and_leaves_no_process(tmp_path: Path) -> None:
-    """The run has its files and its exit code, both logs are there, the port is free and nothing runs any more.
+    """The command exits with code 0, writes results and both logs, and leaves neither a process nor an open port.
 
-    Options that hold a copy of the (here sharded) weights, or ask the server for more, work on the way.
+    The config includes options that copy the sharded weights (`kl_reference`) and request more samples
+    (`filter_groups`).
     """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -30,7 +31,7 @@ def test_one_command_serves_trains_and_leaves_no_process(tmp_path: Path) -> None
         "training.filter_groups=true",
     ]  # fmt: skip
     before = set(descendants(psutil.Process()))
-    adopt_orphans()  # what outlives its parent becomes ours, and is found
+    adopt_orphans()  # processes that outlive their parent become children of this one
     process = subprocess.Popen(
         command,
         cwd=REPOSITORY,
@@ -52,8 +53,9 @@ def test_one_command_serves_trains_and_leaves_no_process(tmp_path: Path) -> None
     assert (results["engine"], results["steps"]) == ("vllm", 2)
     assert results["eval_after"]["greedy_accuracy"] is not None
     first, second = (line for line in _metrics(tmp_path / "run") if "loss" in line)
-    assert (first["kl"], second["kl"] > 0) == (0.0, True)  # the first update has no policy before it
-    assert min(first["filter_groups/asked"], second["filter_groups/asked"]) >= 4  # 2 processes x 16 rollouts of 8
+    assert (first["kl"], second["kl"] > 0) == (0.0, True)  # the first update has no previous policy
+    # 2 processes x 16 rollouts, in groups of 8
+    assert min(first["filter_groups/asked"], second["filter_groups/asked"]) >= 4
     assert {path.name for path in (tmp_path / "logs").iterdir()} == {"vllm.log", "train.log"}
     with socket.create_server(("127.0.0.1", port)):
         pass

@@ -1,4 +1,4 @@
-"""What installing rg-env changes in vLLM: one weight-transfer backend more."""
+"""Installing rg-env adds a weight-transfer backend to vLLM and changes nothing else."""
 
 import json
 import subprocess
@@ -28,8 +28,8 @@ print(json.dumps({
 """
 
 
-def test_what_the_plugin_changes() -> None:
-    """Nothing of ours but the plugin is imported by a vLLM that does not ask for it."""
+def test_the_plugin_only_adds_a_backend() -> None:
+    """Until the backend is used, vLLM imports only the plugin's module from rg_env and the packages around it."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], env=cpu_environment(), capture_output=True, text=True, timeout=200, check=False
     )

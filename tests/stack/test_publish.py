@@ -1,4 +1,4 @@
-"""From a run under ZeRO-3 to the hub and back, by the commands."""
+"""Publishing a run under ZeRO-3 to a hub, and using the download, with the commands that a user would run."""
 
 import json
 import subprocess
@@ -21,10 +21,12 @@ LAUNCH = (BIN / "accelerate", "launch", "--config-file", REPOSITORY / "configs" 
 
 
 @pytest.mark.full_matrix
-def test_a_run_under_zero3_is_published_and_goes_on(server: RunningServer, tmp_path: Path) -> None:
-    """Two processes train. What is downloaded is the run's to the byte, the model answers as the run recorded, and two
-    processes go on from the shards as if they had never stopped: what the server samples being the same, so are the
-    weights. One process alone is refused."""
+def test_a_run_under_zero3_is_published_and_resumed(server: RunningServer, tmp_path: Path) -> None:
+    """Downloaded files equal those of the run, and the downloaded model has the accuracy that the run recorded.
+
+    Two processes that resume from the downloaded shards reach the weights of the uninterrupted run if the server
+    returns the same samples. A single process cannot resume from the shards of two.
+    """
     run, copy = tmp_path / "run", tmp_path / "copy"
     with HubServer() as hub, RepeatingServer(server.port) as between:
         hub.tokens = {CANARY: ("me", True)}
@@ -47,44 +49,41 @@ def test_a_run_under_zero3_is_published_and_goes_on(server: RunningServer, tmp_p
         engine = ("engine.kind=vllm", f"engine.port={between.port}")
         call(*LAUNCH, "rg_env.cli.main", "train", CONFIG, *engine, *SMALL, f"output.dir={run}", "training.max_steps=3")
         second = run / "checkpoint-2"
-        said = call(BIN / "rg-env", "export", second, "--output-dir", tmp_path / "exported")
-        assert "ZeRO-3 shards of 2 processes, step 2" in said
-        assert " greedy answers to frozen questions are correct" in said
+        output = call(BIN / "rg-env", "export", second, "--output-dir", tmp_path / "exported")
+        assert "ZeRO-3 shards of 2 processes, step 2" in output
+        assert " greedy answers to frozen questions are correct" in output
         call(BIN / "rg-env", "push", second, "--repo-id", "me/legs", "--optimizer-state", "full")
         call(BIN / "hf", "download", "me/legs", "--local-dir", copy)
-        # The commands on its card.
-        config, asked = copy / "run/config.yaml", tmp_path / "asked"
-        only = ("--eval-only", "--checkpoint", copy, "engine.kind=embedded")
-        call(BIN / "rg-env", "train", config, *only, f"output.dir={asked}")
-        further = (*engine, f"output.dir={copy / 'run'}", "--resume", "auto")
-        said = call(BIN / "rg-env", "train", config, *further, code=2)
-        assert "it was saved by 2 processes, not 1" in said
+        # The remaining commands are those on the model card.
+        config, evaluation = copy / "run/config.yaml", tmp_path / "evaluation"
+        eval_only = ("--eval-only", "--checkpoint", copy, "engine.kind=embedded")
+        call(BIN / "rg-env", "train", config, *eval_only, f"output.dir={evaluation}")
+        resume = (*engine, f"output.dir={copy / 'run'}", "--resume", "auto")
+        output = call(BIN / "rg-env", "train", config, *resume, code=2)
+        assert "it was saved by 2 processes, not 1" in output
         between.repeat()
-        assert "resuming after step 2" in call(*LAUNCH, "rg_env.cli.main", "train", config, *further)
+        assert "resuming after step 2" in call(*LAUNCH, "rg_env.cli.main", "train", config, *resume)
 
     ours, theirs = contents(run / "checkpoint-2"), contents(copy / "run" / "checkpoint-2")
     assert theirs == {path: content for path, content in ours.items() if path in theirs}
-    assert ours.keys() - theirs.keys() == {
-        "zero_to_fp32.py",
-        "zero_to_torch.py",
-    }  # pickled, or code
+    assert ours.keys() - theirs.keys() == {"zero_to_fp32.py", "zero_to_torch.py"}  # code is not published
     exported, published = (load_file(folder / "model.safetensors") for folder in (tmp_path / "exported", copy))
     assert exported.keys() == published.keys()
     assert all(torch.equal(exported[name], published[name]) for name in exported)
 
-    files = (next(asked.rglob("eval_step_*.json")), run / "eval_results/eval_step_2.json")
-    found, recorded = (scores for file in files if (scores := read_results(file).overall()))
-    assert found.greedy_accuracy == pytest.approx(recorded.greedy_accuracy, abs=1 / 12 + 1e-9)
+    files = (next(evaluation.rglob("eval_step_*.json")), run / "eval_results/eval_step_2.json")
+    measured, recorded = (scores for file in files if (scores := read_results(file).overall()))
+    assert measured.greedy_accuracy == pytest.approx(recorded.greedy_accuracy, abs=1 / 12 + 1e-9)
 
     results = json.loads((copy / "run/train_results.json").read_text())
     assert results["steps"] == 3
     assert results["resumed_from"].endswith("checkpoint-2")
-    assert between.repeated, "the third step's answers"
-    never, stopped = (load_file(folder / "checkpoint-3/model.safetensors") for folder in (run, copy / "run"))
-    third = sum((never[name] - exported[name]).square().sum() for name in never) ** 0.5
-    apart = sum((never[name] - stopped[name]).square().sum() for name in never) ** 0.5
-    # None at all where a group's answers come in the same order; without the optimizer's moments it was 0.76.
-    assert apart < 0.01 * third
+    assert between.repeated, "the third step did not get the earlier samples"
+    uninterrupted, resumed = (load_file(folder / "checkpoint-3/model.safetensors") for folder in (run, copy / "run"))
+    third_step = sum((uninterrupted[name] - exported[name]).square().sum() for name in uninterrupted) ** 0.5
+    difference = sum((uninterrupted[name] - resumed[name]).square().sum() for name in uninterrupted) ** 0.5
+    # The ratio is 0 if each group's answers arrive in the same order; without the optimizer's moments, it was 0.76.
+    assert difference < 0.01 * third_step
 
 
 def contents(folder: Path) -> dict[str, bytes]:

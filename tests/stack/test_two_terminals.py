@@ -1,4 +1,4 @@
-"""The README's two terminals, for real on a CPU: vLLM in one process, training in others."""
+"""The README's setup with two terminals, on a CPU: vLLM in one process, training in others."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from rg_env.publish.export import ExportRequest, export
 
 PYTHON = Path(sys.executable)
-# As examples/train_ultra_minimal.py, with fewer problems to evaluate on: two cores serve and train here.
+# Like examples/train_ultra_minimal.py, but with fewer evaluation problems, because two cores both serve and train.
 SCRIPT = """
 import json, sys
 from rg_env.commands import run_command
@@ -27,13 +27,13 @@ def main():
     from peft import LoraConfig
     from rg_env import ReasoningGym
     from rg_env.training import EngineConfig, EvaluationPlan, GRPOTrainer, default_config, load_policy, train
-    asked = json.loads(sys.argv[1])
-    lora = LoraConfig(r=8, target_modules="all-linear", task_type="CAUSAL_LM") if asked.pop("lora", False) else None
-    resume = asked.pop("resume", None)
+    options = json.loads(sys.argv[1])
+    lora = LoraConfig(r=8, target_modules="all-linear", task_type="CAUSAL_LM") if options.pop("lora", False) else None
+    resume = options.pop("resume", None)
     policy = load_policy("tiny")
-    engine = EngineConfig(kind="vllm", **asked.pop("engine"))
+    engine = EngineConfig(kind="vllm", **options.pop("engine"))
     env = ReasoningGym(policy.mixture("leg_counting"), num_train_examples=512, num_eval_examples=8)
-    args = default_config(policy, "run", **asked)
+    args = default_config(policy, "run", **options)
     trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer, peft_config=lora, engine=engine)
     train(trainer, evaluation=EvaluationPlan(every=1000), resume=resume)
 
@@ -41,12 +41,12 @@ run_command(main)
 """
 
 
-def start(folder: Path, server: RunningServer, *launcher: str, **asked: Any) -> "subprocess.Popen[str]":
-    """Training in a session of its own, which works in `folder`."""
+def start(folder: Path, server: RunningServer, *launcher: str, **options: Any) -> "subprocess.Popen[str]":
+    """Start training in `folder`, in a session of its own."""
     (folder / "script.py").write_text(SCRIPT)
-    asked["engine"] = {"port": server.port, **asked.get("engine", {})}
+    options["engine"] = {"port": server.port, **options.get("engine", {})}
     return subprocess.Popen(
-        [*(launcher or [str(PYTHON)]), "script.py", json.dumps(asked)],
+        [*(launcher or [str(PYTHON)]), "script.py", json.dumps(options)],
         cwd=folder,
         env=cpu_environment(),
         stdout=subprocess.PIPE,
@@ -57,7 +57,7 @@ def start(folder: Path, server: RunningServer, *launcher: str, **asked: Any) -> 
 
 
 def finish(process: "subprocess.Popen[str]", timeout_s: float = 300) -> str:
-    """What it printed. Nothing of its session may be left."""
+    """Return the process's output once it ends, and check that no process of its session is left."""
     try:
         output, _ = process.communicate(timeout=timeout_s)
         with pytest.raises(ProcessLookupError):
@@ -78,11 +78,11 @@ def steps(folder: Path) -> list[dict[str, Any]]:
     ("config", "exported_from"),
     [("zero3_cpu.yaml", "ZeRO-3 shards of 2 processes, step 6"), ("fsdp2_cpu.yaml", "safetensors, step 6")],
 )
-def test_two_processes_with_shards_learn(
+def test_two_processes_train_a_sharded_model(
     server: RunningServer, tmp_path: Path, config: str, exported_from: str
 ) -> None:
-    """Rewards rise by what a broken loss or stale weights would not reach, and what is saved can be loaded; it is
-    exported, and what comes out answers the frozen questions as the run recorded."""
+    """Rewards rise more than they would with a broken loss or stale weights. The checkpoint can be loaded, and its
+    export has the same weights and passes verification on the frozen questions."""
     launcher = [str(PYTHON.with_name("accelerate")), "launch", "--config-file", str(REPOSITORY / "configs" / config)]
     process = start(tmp_path, server, *launcher, max_steps=6)
     output = finish(process)
@@ -91,19 +91,20 @@ def test_two_processes_with_shards_learn(
     assert sum(curve[3:]) / 3 - sum(curve[:3]) / 3 >= 0.2, curve
     saved = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "checkpoint-6", dtype=torch.float32)
     assert all(parameter.numel() for parameter in saved.parameters())
-    told: list[str] = []
-    exported = AutoModelForCausalLM.from_pretrained(export(ExportRequest(tmp_path / "run"), told.append))
-    assert told[0].endswith(f"checkpoint-6: {exported_from}")
-    assert told[-1].startswith("verified: ")
-    assert " of 8 greedy answers to frozen questions are correct" in told[-1]
+    messages: list[str] = []
+    exported = AutoModelForCausalLM.from_pretrained(export(ExportRequest(tmp_path / "run"), messages.append))
+    assert messages[0].endswith(f"checkpoint-6: {exported_from}")
+    assert messages[-1].startswith("verified: ")
+    assert " of 8 greedy answers to frozen questions are correct" in messages[-1]
     for name, parameter in saved.named_parameters():
         assert torch.equal(exported.get_parameter(name), parameter), name
 
 
-def test_the_next_trainer_trains_an_adapter_one_step_ahead(server: RunningServer, tmp_path: Path) -> None:
-    """On the same server, correcting for the sampler: what it samples from is nearly, not quite, what is trained.
+def test_an_adapter_trains_while_the_server_samples_one_batch_ahead(server: RunningServer, tmp_path: Path) -> None:
+    """Importance sampling corrects for samples from a policy that is one step old.
 
-    Groups that teach nothing are replaced meanwhile: the server is asked for more beside the batch ahead.
+    Meanwhile, groups without a learning signal are replaced, so the server receives requests in addition to the batch
+    ahead.
     """
     process = start(
         tmp_path,
@@ -124,43 +125,42 @@ def test_the_next_trainer_trains_an_adapter_one_step_ahead(server: RunningServer
     assert all(line["weight_sync/logprob_difference"] < 1e-3 for line in lines)
     first, last = lines[0], lines[-1]
     assert first["sampling/importance_sampling_ratio/mean"] == pytest.approx(1.0, abs=1e-3)
-    assert last["sampling/mismatch_kl"] > first["sampling/mismatch_kl"]  # the sampler is a step behind by now
-    places = 32 // 4  # prompts a step
-    assert all(line["filter_groups/asked"] >= places for line in lines)
-    assert any(line["filter_groups/asked"] > places for line in lines)
-    assert all(line["filter_groups/mixed"] * line["filter_groups/asked"] >= places for line in lines)  # all were filled
+    assert last["sampling/mismatch_kl"] > first["sampling/mismatch_kl"]  # the last batch was sampled from older weights
+    prompts = 32 // 4  # per step
+    assert all(line["filter_groups/asked"] >= prompts for line in lines)
+    assert any(line["filter_groups/asked"] > prompts for line in lines)
+    mixed = [line["filter_groups/mixed"] * line["filter_groups/asked"] for line in lines]
+    assert min(mixed) >= prompts  # enough groups for every batch
     assert (tmp_path / "run" / "checkpoint-3" / "adapter_model.safetensors").is_file()
 
 
-def test_a_server_that_cannot_take_the_prompts_is_told_before_training(server: RunningServer, tmp_path: Path) -> None:
-    """By one line, with exit code 2 and no folder left behind; and the server is free for the next trainer."""
+def test_a_server_with_a_short_context_is_reported_before_training(server: RunningServer, tmp_path: Path) -> None:
+    """The error is one line that names the option to change, the exit code is 2, and no run folder is created."""
     process = start(tmp_path, server, max_steps=1, max_tokens=500)
     output = finish(process)
     assert process.returncode == 2, output[-3000:]
-    (told,) = [line for line in output.splitlines() if line.startswith("error: ")]
-    assert "accepts at most 512 tokens" in told
-    assert "--max-model-len" in told
+    (error,) = [line for line in output.splitlines() if line.startswith("error: ")]
+    assert "accepts at most 512 tokens" in error
+    assert "--max-model-len" in error
     assert "Traceback" not in output
     assert not (tmp_path / "run").exists()
 
 
 def test_a_lost_server_ends_the_run_with_a_checkpoint(tmp_path: Path) -> None:
-    """Hung or killed: within a minute or so, by one clear line, and with nothing lost that was learnt.
-
-    One that comes to itself again takes the next trainer.
-    """
+    """If the server hangs or is killed, the run ends within 100 seconds, with one error line and a checkpoint of its
+    last step. A server that recovers accepts the next trainer."""
     server = RunningServer(tmp_path / "vllm.log")
     try:
         for kind in (signal.SIGSTOP, signal.SIGKILL):
-            lose(server, kind, tmp_path / kind.name)
+            check_lost_server(server, kind, tmp_path / kind.name)
             if kind == signal.SIGSTOP:
                 os.killpg(server.process.pid, signal.SIGCONT)
     finally:
         server.end(signal.SIGKILL)
 
 
-def lose(server: RunningServer, kind: signal.Signals, folder: Path) -> None:
-    """Train, send `kind` to the server in mid-run, and look at what the trainer makes of it."""
+def check_lost_server(server: RunningServer, kind: signal.Signals, folder: Path) -> None:
+    """Train, send the signal `kind` to the server after the second step, and check how the run ends."""
     folder.mkdir()
     process = start(folder, server, max_steps=500, rollouts_per_step=32, per_device_train_batch_size=16,
                     engine={"weight_sync_timeout": 15.0})  # fmt: skip
@@ -171,14 +171,14 @@ def lose(server: RunningServer, kind: signal.Signals, folder: Path) -> None:
         if line.startswith("step   2/"):
             break
     os.killpg(server.process.pid, kind)
-    lost = time.monotonic()
+    lost_at = time.monotonic()
     output = finish(process, timeout_s=200)
-    assert time.monotonic() - lost < 100
-    told = [line for line in output.splitlines() if line.startswith("error: ")]
+    assert time.monotonic() - lost_at < 100
+    errors = [line for line in output.splitlines() if line.startswith("error: ")]
     assert process.returncode == 1, "".join(seen) + output
-    assert len(told) == 1
+    assert len(errors) == 1
     assert "Traceback" not in output
-    assert str(server) in told[0]
+    assert str(server) in errors[0]
     results = json.loads((folder / "run" / "train_results.json").read_text())
     assert results["steps"] >= 2
     assert (folder / "run" / f"checkpoint-{results['steps']}" / "model.safetensors").is_file()

@@ -1,4 +1,4 @@
-"""Weights on their way to a real server: they arrive, or the run is stopped; the server outlives all of it."""
+"""Weight sync with a real server: the weights arrive or the run stops, and the server keeps running."""
 
 import subprocess
 import sys
@@ -41,7 +41,7 @@ def difference(server: VllmServer, model: Any) -> float:
 
 
 def test_weights_arrive_in_buckets(server: Any, model: Any, engine_of: Any) -> None:
-    """Changed weights are the server's after a sync, however small the buckets, and again after the next change."""
+    """The server uses the changed weights after every sync, even if they are sent in many small buckets."""
     engine = engine_of(model)
     engine.weights.bucket_bytes = 300_000
     for _ in range(2):
@@ -55,7 +55,7 @@ def test_weights_arrive_in_buckets(server: Any, model: Any, engine_of: Any) -> N
 def test_a_parameter_in_the_wrong_place_stops_the_run(
     model: Any, engine_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Complete and undamaged, but two layers are swapped: only the log-probabilities reveal it."""
+    """Two layers are swapped, but every tensor arrives intact, so only the log-probabilities reveal the error."""
     first, second = (f"model.layers.{layer}.mlp.down_proj.weight" for layer in (0, 1))
     swap = {first: second, second: first}
     real = weight_sync.pack
@@ -68,8 +68,7 @@ def test_a_parameter_in_the_wrong_place_stops_the_run(
         engine.sync()
 
 
-def test_the_next_trainer_is_served_after_one_that_was_killed(server: Any, model: Any, engine_of: Any) -> None:
-    """In the middle of a sync, without a farewell."""
+def test_a_trainer_can_sync_after_another_was_killed_during_a_sync(server: Any, model: Any, engine_of: Any) -> None:
     script = f"""
 import os
 from accelerate import Accelerator
@@ -90,8 +89,8 @@ os.kill(os.getpid(), 9)
     assert difference(server, model) < 1e-3
 
 
-def test_reported_logprobs_are_those_sampled_from(server: Any, model: Any, engine_of: Any) -> None:
-    """With a temperature: `--logprobs-mode processed_logprobs`, as `rg-env vllm` has it."""
+def test_reported_logprobs_are_those_of_the_sampling_distribution(server: Any, model: Any, engine_of: Any) -> None:
+    """Log-probabilities include the temperature, because `rg-env vllm` sets `--logprobs-mode processed_logprobs`."""
     engine_of(model).sync()
     body = {"model": server.info().name, "prompt": PROMPT, "max_tokens": 8, "temperature": 0.5, "logprobs": 0}
     body |= {"return_tokens_as_token_ids": True, "seed": 1}
