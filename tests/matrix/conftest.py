@@ -1,4 +1,4 @@
-"""Fixtures: an environment for each release, the server, and the expected results."""
+"""Fixtures with an environment for each release, a chat server, and the expected results."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ from rg_env.core.tasks.mixture import Mixture
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Make:
-    """A function that returns the folder of programs in a release's environment, created once per test run."""
+    """Return a function from a release to the `bin` folder of its environment, which is created once per test run."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
@@ -41,7 +41,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Make:
 
 @pytest.fixture(scope="session")
 def replies() -> dict[str, str | None]:
-    """For each question, a reply: right, wrong, without tags, empty, missing, or right and surrounded by text."""
+    """Return a reply to each question: right, wrong, without tags, empty, missing, or right and surrounded by text."""
     found: dict[str, str | None] = {}
     for index, row in enumerate(build_rows(GYM, "eval", EXAMPLES, 3)):
         gold = row["answer"]
@@ -65,7 +65,7 @@ def server(replies: dict[str, str | None]) -> Iterator[ChatServer]:
 
 @pytest.fixture(scope="session")
 def expected(replies: dict[str, str | None]) -> dict[str, dict[str, Any]]:
-    """For each set of rewards and each question, the reward and metrics expected from every release."""
+    """Return the reward and metrics expected from every release, by set of rewards and question."""
     found: dict[str, dict[str, Any]] = {}
 
     def scored(row: Any, rubric: Rubric, tokens: int | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`prime env push` with the real client, to a local server instead of the Hub: nothing is published.
+"""`prime env push` with the real client and a local server instead of the Hub, so nothing is published.
 
 How the Hub processes an upload is not tested. Needs uv, git and the registry.
 """
@@ -38,7 +38,12 @@ pytestmark = [
 
 
 class Hub(LoopbackServer):
-    """Receives uploads from `prime`. `posted`: JSON bodies by path; `stored`: data received by PUT, by path."""
+    """Server that receives uploads from `prime`.
+
+    Attributes:
+        posted: JSON bodies by path.
+        stored: data received by PUT, by path.
+    """
 
     def __init__(self) -> None:
         super().__init__(
@@ -80,7 +85,7 @@ def prime(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def known_to_git() -> set[str]:
-    """The checkout's files, including new ones, that .gitignore does not exclude."""
+    """Return the checkout's files, including new ones, that .gitignore does not exclude."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
     return {name for name in names if (ROOT / name).is_file()}
@@ -88,7 +93,7 @@ def known_to_git() -> set[str]:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A copy of the checkout with typical private files: keys, an environment, runs, caches."""
+    """Return a copy of the checkout with typical private files: keys, an environment, runs, caches."""
     folder = tmp_path / "rg-env"
     for name in known_to_git():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +106,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def push(prime: Path, checkout: Path, hub: Hub, *options: str) -> str:
-    home = checkout.parent / "home"  # the user's login is not read, and their settings are not changed
+    home = checkout.parent / "home"  # keeps `prime` from reading the user's login and changing their settings
     home.mkdir()
     variables = {name: value for name, value in os.environ.items() if not name.startswith("PRIME_")}
     variables |= {"HOME": str(home), "PRIME_API_BASE_URL": hub.address, "PRIME_API_KEY": "none"}
@@ -112,7 +117,7 @@ def push(prime: Path, checkout: Path, hub: Hub, *options: str) -> str:
     return done.stdout
 
 
-def test_the_client_builds_and_sends_what_the_hub_asks_for(prime: Path, checkout: Path, hub: Hub) -> None:
+def test_the_client_uploads_the_wheel_and_archive_with_metadata(prime: Path, checkout: Path, hub: Hub) -> None:
     out = push(prime, checkout, hub, "--visibility", "PRIVATE")
     assert "Successfully pushed someone/rg-env" in out
     assert hub.posted["resolve"] == {"name": "rg-env", "visibility": "PRIVATE"}
@@ -128,7 +133,7 @@ def test_the_client_builds_and_sends_what_the_hub_asks_for(prime: Path, checkout
         assert sent["metadata"]["dependencies"] == project["dependencies"]
         assert sent["metadata"]["python_requires"] == project["requires-python"]
         assert re.fullmatch("[0-9a-f]{64}", sent["content_hash"])
-        assert sent["runtime_hint"] == "VERIFIERS_V0", "by the lower bound on verifiers; --runtime says otherwise"
+        assert sent["runtime_hint"] == "VERIFIERS_V0", "from the lower bound on verifiers; --runtime overrides it"
     assert wheel["content_hash"] == source["content_hash"]
     assert wheel["sha256"] == hashlib.sha256(hub.stored["/wheel"]).hexdigest()
     assert source["sha256"] == hashlib.sha256(hub.stored["/source"]).hexdigest()
@@ -139,10 +144,8 @@ def test_the_client_builds_and_sends_what_the_hub_asks_for(prime: Path, checkout
     assert wheel["size"] == len(hub.stored["/wheel"])
 
 
-def test_the_archive_holds_the_repository_and_nothing_private(
-    prime: Path, checkout: Path, hub: Hub, tmp_path: Path
-) -> None:
-    """A wheel can be built from the archive, as `prime env install` does for a private environment."""
+def test_the_archive_contains_no_private_files(prime: Path, checkout: Path, hub: Hub, tmp_path: Path) -> None:
+    """A wheel built from the archive, as `prime env install` does for private environments, equals the uploaded one."""
     out = push(prime, checkout, hub, "--runtime", "v1")
     assert "verifiers v1 (from --runtime)" in " ".join(out.split())
     assert hub.posted["E/wheels"]["runtime_hint"] == "VERIFIERS_V1"

@@ -22,15 +22,15 @@ IN_CI = [release for release in RELEASES if release.project]
 pytestmark = [pytest.mark.network, pytest.mark.timeout(600)]
 
 
-def test_there_are_lines_to_run() -> None:
+def test_the_readme_has_calls_for_every_framework() -> None:
     assert [call.partition("(")[0] for call in CALLS] == [
         "rg_env.load_environment", "vf.load_environment", "rg_env.adapters.trl.load_environment", "rg_env.ReasoningGym",
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("release", IN_CI, ids=lambda release: release.version)
-def test_the_lines_of_the_readme(release: Release, environment: Make, tmp_path: Path) -> None:
-    """Each call in the table works if the release has the API, and so does the example that needs no model."""
+def test_the_readmes_calls_and_example_run(release: Release, environment: Make, tmp_path: Path) -> None:
+    """Calls in the table work if the release has their API. The example without a model prints the stated result."""
     calls = [call for call in CALLS if "v0" in release.apis or not call.startswith("vf.")]
     code = ["import rg_env, rg_env.adapters.trl, verifiers as vf", *(f"assert {call}" for call in calls), EXAMPLE]
     done = run(environment(release) / "python", "-W", "ignore", "-c", "\n".join(code), cwd=tmp_path)
@@ -39,7 +39,8 @@ def test_the_lines_of_the_readme(release: Release, environment: Make, tmp_path: 
 
 
 def test_the_base_install(environment: Make, tmp_path: Path) -> None:
-    """Commands that need an extra print one line with the remedy; others work; importing v0 names both remedies."""
+    """Commands that need an extra print one line with the remedy, other commands work, and importing the v0 adapter
+    without the v0 API suggests both alternatives."""
     programs = environment(IN_CI[-1])
 
     def rg_env(command: str) -> subprocess.CompletedProcess[str]:

@@ -1,5 +1,5 @@
-"""The configs for prime-rl, checked by prime-rl's own dry run, which writes the config of each process; then the
-environment's server, started and called as by prime-rl's orchestrator.
+"""The configs for prime-rl with its dry run, which writes the config of each process; and the environment's server,
+started and called as prime-rl does.
 
 Needs a checkout of prime-rl, uv with Python 3.12, and the registry; no GPU, torch or vLLM. Skipped without a checkout:
 
@@ -26,7 +26,7 @@ CHECKOUT = os.environ.get("PRIME_RL_CHECKOUT", "")
 SOURCES: dict[str, Any] = tomllib.loads((CONFIGS / "single_node.toml").read_text())["orchestrator"]
 # Packages that `rl --dry-run` imports in addition to the config classes.
 NEEDED = ("verifiers>=0.3.1", "loguru", "psutil", "setproctitle", "jinja2")
-# `env-server` without its logging, which imports torch; and the orchestrator's requests to one source.
+# These scripts do the same as `env-server`, without its logging, which imports torch, and as the orchestrator.
 SERVER = """
 from prime_rl.configs.env_server import EnvServerConfig
 from prime_rl.utils.config import cli
@@ -49,7 +49,7 @@ async def main(path, split, name, url, number):
     config = OrchestratorConfig.model_validate_json(Path(path).read_text())
     (source,) = [source for part, source in config.env_sources if (part, source.resolved_name) == (split, name)]
     tasks = list(vf.load_taskset(source.env.taskset))
-    assert len({task.key for task in tasks}) == len(tasks), "its sampler wants different keys"
+    assert len({task.key for task in tasks}) == len(tasks), "prime-rl's sampler needs unique keys"
     env = EnvClient(address=config.env_addresses[split, name])
     await env.wait_for_server_startup(timeout=120)
     to = {"client": vf.EvalClientConfig(base_url=url, api_key_var="KEY"), "model": "m"}
@@ -78,7 +78,7 @@ def run(*command: str | Path, **options: Any) -> subprocess.CompletedProcess[str
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An interpreter that has prime-rl's config classes and the wheel of this package."""
+    """Return an interpreter that has prime-rl's config classes and the wheel of this package."""
     folder = tmp_path_factory.mktemp("prime-rl")
     uv("build", "-q", "--wheel", "--out-dir", folder, ROOT)
     uv("venv", "-q", "--python", "3.12", folder / "venv")
@@ -90,12 +90,15 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def variables() -> dict[str, str]:
     checkout = Path(CHECKOUT).resolve()
-    paths = [checkout / "packages" / "prime-rl-configs" / "src", checkout / "src"]  # one package in two folders
+    paths = [
+        checkout / "packages" / "prime-rl-configs" / "src",
+        checkout / "src",
+    ]  # the package prime_rl is split over two folders
     return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "KEY": "none"}
 
 
 def dry_run(python: Path, folder: Path, *names: str, options: tuple[str, ...] = ()) -> Path:
-    """The output folder of `rl @ NAME ... --dry-run`."""
+    """Run `rl @ NAME ... --dry-run`, and return its output folder."""
     files = [part for name in names for part in ("@", CONFIGS / name)]
     where = ("--output-dir", folder, "--run.name", "run", "--dry-run")
     run(python, "-c", COMMAND, *files, *where, *options, env=variables(), cwd=folder)
@@ -103,7 +106,7 @@ def dry_run(python: Path, folder: Path, *names: str, options: tuple[str, ...] = 
 
 
 def check_sources(folder: Path) -> None:
-    """Each environment's server gets the taskset options of the file and runs without a sandbox."""
+    """Check that each environment's server gets the taskset options of the file and runs without a sandbox."""
     for split in ("train", "eval"):
         for source in SOURCES[split]["source"]:
             env = json.loads((folder / "configs" / "envs" / split / f"{source['name']}.json").read_text())["env"]
@@ -122,7 +125,7 @@ def test_one_node(python: Path, tmp_path: Path) -> None:
 
 
 def test_several_nodes(python: Path, tmp_path: Path) -> None:
-    """The job installs this package again after `uv sync`, which removes it."""
+    """The job script reinstalls this package after `uv sync`, which removes it."""
     partition = ("--slurm.partition", "NAME")
     folder = dry_run(python, tmp_path, "single_node.toml", "multi_node.toml", options=partition)
     check_sources(folder)
@@ -134,10 +137,10 @@ def test_several_nodes(python: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("split", "name"), [("train", "rg-env"), ("eval", "rg-env-eval")])
-def test_an_environments_server_plays_what_the_orchestrator_sends(
+def test_an_environments_server_runs_the_orchestrators_tasks(
     python: Path, tmp_path: Path, split: str, name: str
 ) -> None:
-    """The server's rows are the same as ours, and answers earn the file's rewards."""
+    """The server has the same rows as rg_env, and answers get the rewards that the config sets."""
     configs = dry_run(python, tmp_path, "single_node.toml") / "configs"
     (taskset,) = [each["env"]["taskset"] for each in SOURCES[split]["source"] if each["name"] == name]
     counts = [taskset.get(f"num_{part}_examples", 0) if part == split else 0 for part in ("train", "eval")]

@@ -9,8 +9,8 @@ from release_environments import uv
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 
-def test_the_site_builds_without_warnings_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
-    """Pages load no fonts, scripts, styles or pictures from other hosts, so they work offline."""
+def test_the_site_builds_without_warnings_and_loads_nothing_from_other_hosts(tmp_path: Path) -> None:
+    """Pages contain no scripts, styles or pictures from other hosts, so they work offline."""
     environment, site = str(tmp_path / "environment"), tmp_path / "site"
     run = ("run", "-q", "--frozen", "--only-group", "docs", "mkdocs", "build", "--strict", "-q", "-d", site)
     uv(*run, UV_PROJECT_ENVIRONMENT=environment, NO_MKDOCS_2_WARNING="1")

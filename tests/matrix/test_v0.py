@@ -20,7 +20,8 @@ from release_environments import ROOT, Make, Release, release_of
 SCENARIO = Path(__file__).with_name("v0_scenario.py")
 ADAPTERS = [f"tests/adapters/test_{name}.py" for name in ("v0", "v0_training", "reward_errors")]
 SUITES = {"0.1.6.post0": ADAPTERS, "0.3.1": [*ADAPTERS, "tests/training/test_v0_environments.py"]}
-"""Tests of the v0 API, which the Verifiers release of the other tests lacks; training tests need the extra `train`."""
+"""Tests that run here because the development environment's Verifiers lacks the v0 API. Those of training need the extra
+`train`."""
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(600)]
 
@@ -33,23 +34,25 @@ def test_v0(release: Release, environment: Make, server: ChatServer, expected: A
     spec = {"url": server.url, "options": OPTIONS, "calls": {**calls, **bad}, "examples": EXAMPLES}
     done = run(environment(release) / "python", "-W", "ignore", SCENARIO, json.dumps(spec), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout.splitlines()[-1])
-    assert said["version"] == release.version.removesuffix(".post0") or said["version"] == release.version
-    assert said["light"] == []
-    assert len(said["lacks"]) == (0 if "v1" in release.apis else 3)
-    assert all("needs the v1 API of Verifiers, which verifiers 0.1." in told for told in said["lacks"])
+    printed = json.loads(done.stdout.splitlines()[-1])
+    assert printed["version"] == release.version.removesuffix(".post0") or printed["version"] == release.version
+    assert printed["heavy_imports"] == []
+    assert len(printed["v1_errors"]) == (0 if "v1" in release.apis else 3)
+    assert all("needs the v1 API of Verifiers, which verifiers 0.1." in error for error in printed["v1_errors"])
     for name in REWARDS:
-        check(said["found"][name], expected[name])
-    assert said["found"]["breaks"].startswith("RewardError: reward 'breaks' raised KeyError: 'five' (")
-    assert said["found"]["argument"] == (
+        check(printed["results"][name], expected[name])
+    assert printed["results"]["breaks"].startswith("RewardError: reward 'breaks' raised KeyError: 'five' (")
+    assert printed["results"]["argument"] == (
         "UnknownNameError: unknown parameter 'gyn' of the environment: did you mean 'gym'?"
     )
-    assert said["found"]["task"].startswith("UnknownNameError: unknown task 'leg_countin': did you mean 'leg_counting'")
+    assert printed["results"]["task"].startswith(
+        "UnknownNameError: unknown task 'leg_countin': did you mean 'leg_counting'"
+    )
 
 
 @pytest.mark.parametrize("release", releases("v0"))
 def test_v0_vf_eval(release: Release, environment: Make, server: ChatServer, expected: Any, tmp_path: Path) -> None:
-    """`vf-eval rg-env` accepts options, and a failing reward ends it, even if a server runs the environment."""
+    """`vf-eval rg-env` accepts options. A failing reward ends it, even in releases that score in a server process."""
 
     def vf_eval(model: str, options: dict[str, Any]) -> subprocess.CompletedProcess[str]:
         return run(
@@ -77,7 +80,7 @@ def test_v0_vf_eval(release: Release, environment: Make, server: ChatServer, exp
     assert "reward 'brevity': the server reported no usage" in done.stderr
     saved = [path.read_text().splitlines() for path in tmp_path.glob("outputs/evals/rg-env--no-usage/*/results.jsonl")]
     kept = [json.loads(line) for lines in saved for line in lines]
-    assert all(row["accuracy"] == 0 for row in kept), "those whose reward raised are not among the results"
+    assert all(row["accuracy"] == 0 for row in kept), "rollouts whose reward raised an error are not saved"
 
 
 @pytest.mark.timeout(1200)

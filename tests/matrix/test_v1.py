@@ -65,7 +65,8 @@ pytestmark = [pytest.mark.network, pytest.mark.timeout(600)]
 
 @pytest.mark.parametrize("release", releases("v1"))
 def test_the_commands(release: Release, environment: Make, server: ChatServer, expected: Any, tmp_path: Path) -> None:
-    """The commands evaluate, validate and rescore without a sandbox or login, and report errors."""
+    """The commands evaluate, rescore and validate without a sandbox or login, record errors of rewards, and report an
+    invalid option without a traceback."""
     programs = environment(release)
     prefix = "" if "v0" in release.apis else "vf-"  # 0.2 and 0.3 call v1's commands `eval`, `validate` and `replay`
     place = "--taskset" if release.version.startswith("0.2.") else "--env.taskset"
@@ -104,47 +105,47 @@ def test_the_commands(release: Release, environment: Make, server: ChatServer, e
 
     done = evaluate("bad", gym="leg_countin")
     assert done.returncode != 0
-    told = " ".join(done.stderr.replace("│", " ").split())
-    assert "unknown task 'leg_countin': did you mean 'leg_counting'" in told
+    message = " ".join(done.stderr.replace("│", " ").split())
+    assert "unknown task 'leg_countin': did you mean 'leg_counting'" in message
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("release", releases("v1"))
 def test_from_python(release: Release, environment: Make, tmp_path: Path) -> None:
-    """Rows and prompts equal core's for all options; users' tasks and rewards work; invalid options are refused."""
+    """Rows and prompts equal core's for all options, users' tasks and rewards work, and invalid options are refused."""
     (tmp_path / "own.py").write_text(OWN)
     (tmp_path / "spec.json").write_text(json.dumps(SPEC))
     done = run(environment(release) / "python", "-W", "ignore", SCENARIO, tmp_path, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout.splitlines()[-1])
+    printed = json.loads(done.stdout.splitlines()[-1])
     rows = {name: core_rows(**case.get("core", case["options"])) for name, case in CASES["accepted"].items()}
-    assert said["accepted"] == rows
+    assert printed["accepted"] == rows
     for name, case in CASES["refused"].items():
-        assert case["message"] in said["refused"][name], name
-    assert "register your own function with @rg_env.reward" in said["a function"]
-    for case, error in zip(CASES["refused_by_harness"], said["refused_by_harness"], strict=True):
+        assert case["message"] in printed["refused"][name], name
+    assert "register your own function with @rg_env.reward" in printed["a function"]
+    for case, error in zip(CASES["refused_by_harness"], printed["refused_by_harness"], strict=True):
         assert case["message"] in error
-    assert said["gold"] == [True] * 14
-    assert said["keys"] == [14, 14]
+    assert printed["gold"] == [True] * 14
+    assert printed["keys"] == [14, 14]
     none = {"status/wrong": 0.0, "status/no_answer": 0.0, "status/too_long": 0.0, "status/ungradable": 0.0}
     own = {
         "rewards": {"correctness": [1.0, 1.0], "shouts": [1.0, 0.5]},
         "metrics": {"accuracy": 1.0, "status/timed_out": 0.0, **none},
     }
-    assert said["own"] == said["pickled"] == said["dumped"] == own
-    assert said["bare"]["rewards"] == {"correctness": [0.0, 1.0], "format": [1.0, 0.1]}
-    assert said["bare"]["metrics"] == {"accuracy": 0.0, **none, "status/wrong": 1.0}
-    assert said["one reward"] == {"format": [1.0, 1.0]}
-    assert said["upstream"]["metrics"] == {
+    assert printed["own"] == printed["pickled"] == printed["dumped"] == own
+    assert printed["bare"]["rewards"] == {"correctness": [0.0, 1.0], "format": [1.0, 0.1]}
+    assert printed["bare"]["metrics"] == {"accuracy": 0.0, **none, "status/wrong": 1.0}
+    assert printed["one reward"] == {"format": [1.0, 1.0]}
+    assert printed["upstream"]["metrics"] == {
         "accuracy": 0.0, "status/partial": 0.0, "status/timed_out": 0.0, **none, "status/wrong": 1.0,
     }  # fmt: skip
-    assert said["loaded"] == ["ReasoningGymEnv", f"rg_env.adapters.{release.apis[0]}"]
+    assert printed["loaded"] == ["ReasoningGymEnv", f"rg_env.adapters.{release.apis[0]}"]
 
 
 def core_rows(
     *, gym: Any = "leg_counting", split: Any = "eval", num_train_examples: int = 3, seed: int = 0, **options: Any
 ) -> list[dict[str, Any]]:
-    """The same rows, built by core."""
+    """Return the same rows, built by core."""
     rows = PromptOptions(**options).to_examples(build_rows(gym, split, num_train_examples, seed))
     return [
         {
@@ -161,7 +162,7 @@ def text(value: Any) -> str:
 
 
 def traces(folder: Path) -> list[dict[str, Any]]:
-    """All traces in a run's folder in a uniform format, which differs between releases."""
+    """Return all traces in a run's folder, converted to one format, because the format differs between releases."""
     found = []
     for path in folder.rglob("traces.jsonl"):
         for line in path.read_text().splitlines():

@@ -1,4 +1,4 @@
-"""examples/vf_grpo, with Verifiers' trainer and server, in environments from its lock file (needs uv and a network)."""
+"""examples/vf_grpo with Verifiers' trainer and server, in environments from its lock file. Needs uv and a network."""
 
 import contextlib
 import json
@@ -44,8 +44,8 @@ def variables(programs: Path, **more: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The results of `vf_grpo_scenario.py` in an environment without vLLM."""
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return the results of `vf_grpo_scenario.py` in an environment without vLLM."""
     folder = tmp_path_factory.mktemp("vf_grpo")
     with environment(folder) as programs:
         scenario = str(ROOT / "tests" / "matrix" / "vf_grpo_scenario.py")
@@ -56,24 +56,24 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return printed
 
 
-def test_the_lock_file_fits_the_projects() -> None:
+def test_the_lock_file_is_up_to_date() -> None:
     """If it is outdated, run `uv lock --project examples/vf_grpo`."""
     uv("lock", "--check", "--project", PROJECT, UV_DEFAULT_INDEX="https://pypi.org/simple")
 
 
-def test_the_script_builds_upstreams_trainer_on_our_environment(found: dict[str, Any]) -> None:
+def test_the_script_builds_upstreams_trainer_with_our_environment(results: dict[str, Any]) -> None:
     """The trainer has the command-line options and the server's model, and is connected to the server."""
-    assert found["verifiers"] == "0.1.6.post0"
-    assert found["model"]
-    assert found["asked"][:3] == ["/health", "/get_world_size", "/init_communicator"]
-    assert found["settings"] == [7, 1e-4, 128, 90]
-    assert found["rows"] == 2000
-    assert {"correctness", "format"} <= set(found["rewards"])
+    assert results["verifiers"] == "0.1.6.post0"
+    assert results["model"]
+    assert results["requests"][:3] == ["/health", "/get_world_size", "/init_communicator"]
+    assert results["settings"] == [7, 1e-4, 128, 90]
+    assert results["rows"] == 2000
+    assert {"correctness", "format"} <= set(results["rewards"])
 
 
-def test_the_model_sees_the_prompt(found: dict[str, Any]) -> None:
-    """Log-probabilities equal those of a plain forward pass; upstream's do not depend on the prompt."""
-    differences = found["logprobs"]
+def test_the_model_sees_the_prompt(results: dict[str, Any]) -> None:
+    """The example's log-probabilities equal those of a plain forward pass, whereas upstream's ignore the prompt."""
+    differences = results["logprobs"]
     assert differences["ours - direct"] < 1e-4
     assert differences["ours, another prompt"] > 0.1
     assert differences["upstream - direct"] > 0.1
@@ -106,8 +106,8 @@ def wait_for(server: "subprocess.Popen[bytes]", url: str, log: Path, limit_s: fl
 
 @pytest.mark.full_matrix
 def test_two_processes_under_zero3_learn_from_upstreams_server(tmp_path: Path) -> None:
-    """With a real `vf-vllm` and a real trainer, using gloo instead of NCCL, rewards rise as they would not with stale
-    weights or log-probabilities that ignore the prompt. rg_env's plugin does not break this old vLLM release."""
+    """With a real `vf-vllm` and trainer, and gloo instead of NCCL, accuracy rises more than it would with stale weights
+    or log-probabilities that ignore the prompt. rg_env's plugin does not break this old vLLM release."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     gym = json.dumps({"name": "leg_counting", "config": TASKS["leg_counting"]})

@@ -1,7 +1,7 @@
-"""Runs in the environment of each release with the v0 API: `python v0_scenario.py SPEC` (JSON) prints JSON.
+"""Script that runs in the environment of each release with the v0 API: `python v0_scenario.py SPEC` prints JSON.
 
-SPEC has the `url` of the server, the `options` of the environment, `calls` (a name -> further options) and the number
-of `examples`. The result of a call is its error on one line, or the reward and metrics of each question.
+SPEC is JSON with the server's `url`, the environment's `options`, `calls` (additional options by name) and the number
+of `examples`. The result of a call is an error in one line, or the reward and metrics of each question.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Any
 
 import rg_env
 
-LIGHT = sorted({"torch", "verifiers", "reasoning_gym"} & set(sys.modules))
+HEAVY_IMPORTS = sorted({"torch", "verifiers", "reasoning_gym"} & set(sys.modules))
 
 import verifiers as vf  # noqa: E402
 from openai import AsyncOpenAI, OpenAI  # noqa: E402
@@ -24,10 +24,10 @@ def breaks(rollout: Any) -> float:
 
 
 def client_for(url: str, *, plain: bool) -> Any:
-    if plain:  # 0.1.2 and 0.1.5 take OpenAI's client where `evaluate` is synchronous
+    if plain:  # 0.1.2 and 0.1.5: `evaluate` is synchronous and needs OpenAI's synchronous client
         return OpenAI(base_url=url, api_key="none")
     client = AsyncOpenAI(base_url=url, api_key="none", max_retries=0)
-    wrap = getattr(vf, "OpenAIChatCompletionsClient", None)  # wanted from 0.1.14
+    wrap = getattr(vf, "OpenAIChatCompletionsClient", None)  # required since 0.1.14
     return wrap(client) if wrap else client
 
 
@@ -40,7 +40,7 @@ def evaluated(options: dict[str, Any], url: str, examples: int) -> Any:
 
 
 def per_question(result: Any) -> list[dict[str, Any]]:
-    """One entry per rollout, from any result type: an object, a mapping of lists, or a mapping with outputs."""
+    """Return one entry per rollout, from any result type: an object, a mapping of lists, or a mapping with outputs."""
     if isinstance(result, dict) and "outputs" in result:
         rows = [dict(each) for each in result["outputs"]]
         metrics = [each.get("metrics") or {} for each in rows]
@@ -65,32 +65,33 @@ def text_of(message: Any) -> str:
     return str(content)
 
 
-def without_v1() -> list[str]:
-    """The error for each name of the v1 API that this release lacks."""
-    told = []
+def v1_errors() -> list[str]:
+    """Return the error for each name of the v1 API that this release lacks."""
+    errors = []
     for name in rg_env.__all__:
         try:
             getattr(rg_env, name)
         except rg_env.MissingExtraError as error:
-            told.append(str(error))
-        except AttributeError:  # 0.2 has harnesses, and no environments
+            errors.append(str(error))
+        except AttributeError:  # 0.2 has harnesses instead of environments
             assert name == "SingleTurnEnv"
-    return told
+    return errors
 
 
 def main() -> None:
     spec = json.loads(sys.argv[1])
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name, options in spec["calls"].items():
         try:
-            found[name] = evaluated({**spec["options"], **options}, spec["url"], spec["examples"])
+            results[name] = evaluated({**spec["options"], **options}, spec["url"], spec["examples"])
         except (rg_env.RGEnvError, RuntimeError) as error:
-            # `vf.load_environment` puts what went wrong into a RuntimeError of its own.
+            # `vf.load_environment` wraps errors in a RuntimeError.
             cause = error if isinstance(error, rg_env.RGEnvError) else error.__cause__
             if not isinstance(cause, rg_env.RGEnvError):
                 raise
-            found[name] = f"{type(cause).__name__}: {cause}"
-    print(json.dumps({"version": vf.__version__, "light": LIGHT, "found": found, "lacks": without_v1()}))
+            results[name] = f"{type(cause).__name__}: {cause}"
+    printed = {"version": vf.__version__, "heavy_imports": HEAVY_IMPORTS, "results": results, "v1_errors": v1_errors()}
+    print(json.dumps(printed))
 
 
 if __name__ == "__main__":

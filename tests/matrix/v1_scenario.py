@@ -1,4 +1,4 @@
-"""Runs in the environment of each release with the v1 API: `python v1_scenario.py FOLDER` prints JSON.
+"""Script that runs in the environment of each release with the v1 API: `python v1_scenario.py FOLDER` prints JSON.
 
 FOLDER contains own.py, with a user's reward and task, and spec.json: `accepted` and `refused` options of the taskset by
 name, and options `refused_by_harness`.
@@ -33,7 +33,7 @@ def tasks(**options: Any) -> list[Any]:
 
 
 def trace_of(task: Any, reply: str) -> Any:
-    """A finished trace with this reply, reduced to what scoring needs; the commands test Verifiers' own traces."""
+    """Return a finished trace with only what scoring needs; the tests of commands use Verifiers' own traces."""
 
     class Trace:
         def __init__(self) -> None:
@@ -62,7 +62,7 @@ def row(task: Any) -> dict[str, Any]:
 
 
 def refused(**options: Any) -> str:
-    """The error raised when the config is read; later errors would print a traceback."""
+    """Return the error raised when the config is read; later errors would print a traceback."""
     try:
         config(**options)
     except ValueError as error:
@@ -79,7 +79,7 @@ def harness_refused(**options: Any) -> str:
 
 
 def loaded() -> list[str]:
-    """The class that `load_environment` returns, and its module."""
+    """Return the name of the class that `load_environment` returns, and its module."""
     env = rg_env.load_environment(num_train_examples=1, num_eval_examples=1)
     assert len(env.environment.train_rows) == 1
     assert type(env) is rg_env.ReasoningGymEnv
@@ -108,7 +108,7 @@ def main() -> None:
     own = {"imports": ["own.py"], "rewards": {"correctness": 1.0, "shouts": {"weight": 0.5, "when": "answered"}}}
     (task, *_) = tasks(gym="echo", **own)
     found["own"] = scored(task, f"<answer>{task.data.answer}</answer>")
-    # What a server's process makes of a config that came pickled, or as plain values.
+    # A server's process receives the config either pickled or as plain values.
     for name, taskset in (
         ("pickled", pickle.loads(pickle.dumps(config(gym="echo", **own)))),
         ("dumped", type(config()).model_validate(config(gym="echo", **own).model_dump())),

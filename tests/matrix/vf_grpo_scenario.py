@@ -2,7 +2,7 @@
 
     PYTHON tests/matrix/vf_grpo_scenario.py FOLDER
 
-PYTHON is the interpreter of that project's environment. Stand-ins replace the two vLLM classes that the trainer's
+PYTHON is the interpreter of the example's environment. Stand-ins replace the two vLLM classes that the trainer's
 client imports, and a local server answers the client. Prints the results as a line of JSON.
 """
 
@@ -26,10 +26,10 @@ import train
 class Server(BaseHTTPRequestHandler):
     """The routes of `vf-vllm` that the client calls while the trainer is built."""
 
-    asked: ClassVar[list[str]] = []
+    requests: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:
-        self.asked.append(self.path)
+        self.requests.append(self.path)
         body = json.dumps({"world_size": 1}).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
@@ -56,7 +56,7 @@ def stand_in_for_vllm() -> None:
 
 
 def build_trainer(folder: Path, port: int) -> Any:
-    """The trainer that the script builds, before training."""
+    """Return the trainer that the script builds, before training."""
     made: list[Any] = []
     train.GRPOTrainer.save_model = lambda self: None
     train.GRPOTrainer.train = lambda self: made.append(self)
@@ -69,9 +69,9 @@ def build_trainer(folder: Path, port: int) -> Any:
 
 
 def compare(trainer: Any) -> dict[str, float]:
-    """Largest differences of log-probabilities over the tokens that contribute to the loss.
+    """Return the largest differences of log-probabilities over the tokens that contribute to the loss.
 
-    Two prompts of different lengths, padded as the trainer does, with the mask that it makes.
+    The batch has two prompts of different lengths, with the trainer's own padding and mask.
     """
     tokenizer = trainer.processing_class
     questions = trainer.train_dataset.select(range(40))["prompt"]
@@ -81,7 +81,7 @@ def compare(trainer: Any) -> dict[str, float]:
     model = trainer.model.eval()
 
     def logps(kind: Any, prompts: list[list[int]]) -> torch.Tensor:
-        """The completion's log-probabilities after each prompt, (2, C), from `kind` or a plain forward pass."""
+        """Return the completion's log-probabilities after each prompt, (2, C), from `kind` or a plain forward pass."""
         if kind is None:
             found = []
             for prompt in prompts:
@@ -95,7 +95,8 @@ def compare(trainer: Any) -> dict[str, float]:
         every = kind._get_per_token_logps(trainer, model, batch["ids"], batch["mask"], batch["ids"].size(1) - 1)
         return every[batch["mask"][:, 1:].bool()].view(2, -1)
 
-    # Without the first token of the completion, whose prediction is made at the last token of the prompt.
+    # The completion's first token is left out: it is predicted at the prompt's last token, which affects it even where
+    # upstream's mask hides the prompt.
     changed = [prompt[::-1] for prompt in pair]
     found = {}
     with torch.no_grad():
@@ -115,7 +116,7 @@ if __name__ == "__main__":
     args = trainer.args
     print(json.dumps({
         "verifiers": vf.__version__,
-        "asked": list(Server.asked),
+        "requests": list(Server.requests),
         "rows": len(trainer.train_dataset),
         "rewards": trainer.env.rubric.get_reward_func_names(),
         "settings": [args.max_steps, args.learning_rate, args.generation_batch_size, args.max_tokens],
