@@ -1,4 +1,4 @@
-"""Replaces only the model server, by a real HTTP server on loopback."""
+"""Fixtures for tests of the adapters. Only the model server is replaced, by a real HTTP server on loopback."""
 
 from collections.abc import Iterator
 

@@ -32,11 +32,11 @@ def gives_nan(prompt: Any, completion: Any, answer: Any) -> float:
 
 
 def gives_none(state: Any) -> Any:
-    """A reward that returns nothing."""
+    """A reward that returns None."""
 
 
 def _score(rubric: vf.Rubric) -> float:
-    """The reward of a rollout, as Verifiers computes it."""
+    """Return the reward of a rollout, as Verifiers computes it."""
     state: Any = {"prompt": "?", "completion": "<answer>7</answer>", "answer": "7", "info": {"rg_task": "maze"}}
     state |= {"task": "maze", "timing": {"total_ms": 0.0, "scoring_ms": 0.0}, "trajectory": []}
     if hasattr(rubric, "score_rollouts"):  # 0.1.6
@@ -59,7 +59,7 @@ def _score(rubric: vf.Rubric) -> float:
         ),
     ],
 )
-def test_what_verifiers_swallows_is_recorded(function: Any, message: str) -> None:
+def test_errors_that_verifiers_swallows_are_recorded(function: Any, message: str) -> None:
     """Errors and values that are not numbers are recorded with the rollout, while Verifiers continues with 0.0."""
     rubric = vf.Rubric(funcs=[fine, function], weights=[1.0, 1.0])
     watch(rubric)
@@ -68,13 +68,13 @@ def test_what_verifiers_swallows_is_recorded(function: Any, message: str) -> Non
         _score(rubric)
     if "raises" in function.__name__:
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
-    with raising_reward_errors():  # the next batch is not blamed
+    with raising_reward_errors():  # the next batch does not raise the error again
         assert _score(vf.Rubric(funcs=[fine])) == 0.5
 
 
-def test_signatures_and_names_stay() -> None:
-    """Wrapped functions keep their signature, which determines the arguments, and their name, which becomes the
-    metric's name. Each is wrapped once, even in a rubric group."""
+def test_wrapped_functions_keep_signatures_and_names() -> None:
+    """The signature determines the arguments that Verifiers passes, and the name becomes the metric's name. A function
+    is wrapped only once, even if its rubric is also watched as part of a group."""
     originals = [fine, raises, raises_async, gives_nan]
     rubric = vf.Rubric(funcs=list(originals))
     watch(rubric)
@@ -87,7 +87,7 @@ def test_signatures_and_names_stay() -> None:
     assert all(after is before for before, after in zip(wrapped, functions(rubric), strict=True))
 
 
-def test_an_error_of_a_reward_comes_before_what_it_causes() -> None:
+def test_a_reward_error_takes_precedence_over_later_errors() -> None:
     rubric = vf.Rubric(funcs=[raises])
     watch(rubric)
 

@@ -84,8 +84,8 @@ def _right(row: Any) -> str:
         {"prompt_placement": "user", "grading": "upstream", "system_prompt": "Answer.", "few_shot": SHOTS},
     ],
 )
-def test_rows_are_the_plain_environments(arguments: dict[str, Any]) -> None:
-    """Rows of both splits and the manifest are those of `ReasoningGym`."""
+def test_rows_match_the_plain_environment(arguments: dict[str, Any]) -> None:
+    """Rows of both splits and the manifest equal those of `ReasoningGym`."""
     env = load_environment(**SMALL, **arguments)
     other = ReasoningGym(**SMALL, **arguments)
     assert env.train_dataset is not None
@@ -108,16 +108,18 @@ def _both(grading: str) -> tuple[Environment, ReasoningGym]:
 
 
 def _means(scored: list[Scored]) -> dict[str, float]:
-    """Mean of each metric over the rollouts that it applies to."""
+    """Return the mean of each metric over the rollouts that it applies to."""
     names = {name for each in scored for name in each.metrics}
     values = {name: [each.metrics[name] for each in scored if name in each.metrics] for name in names}
     return {name: sum(of) / len(of) for name, of in values.items()}
 
 
 @given(texts=st.lists(TEXTS, min_size=1, max_size=8), grading=st.sampled_from(["hardened", "partial"]))
-def test_values_are_the_plain_environments_to_the_last_digit(texts: list[str], grading: str) -> None:
-    """Each reward, its weight, the metrics and statuses, for the same completions and token counts. TRL does not await
-    functions."""
+def test_scores_match_the_plain_environment_exactly(texts: list[str], grading: str) -> None:
+    """Rewards, weights, metrics and statuses equal those of `ReasoningGym` for the same completions and token counts.
+
+    All functions are synchronous, so TRL calls them one after another.
+    """
     env, other = _both(grading)
     rows = other.train_rows[: len(texts)]
     texts = [text.replace("GOLD", row["answer"]) for text, row in zip(texts, rows, strict=True)]
@@ -151,7 +153,7 @@ def test_completions_in_other_forms(form: Any) -> None:
     assert values == ([1.0, 1.0] if form is str else [0.0, 0.0])
 
 
-def test_reasoning_that_trl_cut_off_is_part_of_the_text() -> None:
+def test_reasoning_in_a_separate_field_is_part_of_the_text() -> None:
     """Tokenizers that parse responses move the <think> block from the content to another field, whose name depends on
     the model."""
     env = load_environment(**SMALL, rewards=["think_format", "correctness"])
@@ -205,7 +207,7 @@ def test_a_batch_is_scored_and_logged_once() -> None:
 
 
 def test_functions_can_be_pickled() -> None:
-    """Some trainers score in a separate process; the functions share their scores there, too."""
+    """Some trainers score in a separate process, where unpickled functions must still share their scores."""
     env = load_environment(**{**SMALL, "num_eval_examples": 0}, rewards=ALL_REWARDS)
     assert env.eval_dataset is None
     texts = [_right(row) for row in env.train_dataset]
@@ -216,9 +218,11 @@ def test_functions_can_be_pickled() -> None:
     assert _call(copied, texts) == expected
 
 
-@pytest.mark.parametrize(("value", "said"), [(float("nan"), "returned nan"), ("raise", "raised KeyError"), (None, "")])
-def test_a_reward_that_fails_ends_the_run(value: Any, said: str) -> None:
-    """TRL ignores rewards of None and NaN; ours raise a `RewardError` that names the reward and the rollout."""
+@pytest.mark.parametrize(
+    ("value", "problem"), [(float("nan"), "returned nan"), ("raise", "raised KeyError"), (None, "")]
+)
+def test_a_reward_that_fails_ends_the_run(value: Any, problem: str) -> None:
+    """A reward that raises or returns NaN or None, which TRL ignores, ends the run with an error that names it."""
 
     def bad(rollout: Rollout) -> Any:
         if value == "raise":
@@ -226,12 +230,12 @@ def test_a_reward_that_fails_ends_the_run(value: Any, said: str) -> None:
         return value
 
     env = load_environment(**SMALL, rewards=["correctness", (bad, 0)])
-    with pytest.raises(RewardError, match=rf"reward 'bad' {said}.*task leg_counting, answer '5'"):
+    with pytest.raises(RewardError, match=rf"reward 'bad' {problem}.*task leg_counting, answer '5'"):
         _call(env, ["<answer>5</answer>"])
 
 
 def test_bad_arguments_are_refused_at_once() -> None:
-    """Parameters of other environments raise an error."""
+    """A parameter that only other environments have raises an error."""
     with pytest.raises(UnknownNameError, match="unknown parameter 'parser' of the environment"):
         load_environment(**SMALL, parser=None)
 
@@ -248,8 +252,8 @@ def test_bad_arguments_are_refused_at_once() -> None:
         ({"completion_ids": []}, "must have the same length"),
     ],
 )
-def test_rows_of_others_are_refused(changes: dict[str, Any], message: str) -> None:
-    """Rows that cannot be graded raise an error instead of scoring 0."""
+def test_batches_that_cannot_be_graded_are_refused(changes: dict[str, Any], message: str) -> None:
+    """Incomplete rows and columns of different lengths raise an error instead of scoring 0."""
     env = load_environment(**SMALL)
     row = env.train_dataset[0]
     batch = {"prompts": ["?"], "completions": ["a"], "answer": [row["answer"]], "info": [row["info"]], **changes}
@@ -257,8 +261,8 @@ def test_rows_of_others_are_refused(changes: dict[str, Any], message: str) -> No
         env.reward_funcs[0](**{key: value for key, value in batch.items() if value is not None})
 
 
-def test_it_needs_neither_trl_nor_torch_nor_verifiers() -> None:
-    """The adapter works even if these packages cannot be imported."""
+def test_the_adapter_needs_neither_trl_nor_torch_nor_verifiers() -> None:
+    """The adapter works if TRL and Verifiers cannot be imported, and does not import torch or transformers."""
     code = """
 import sys
 sys.modules.update(dict.fromkeys(["trl", "verifiers"]))
@@ -281,7 +285,7 @@ print(values, {"torch", "transformers"} & set(sys.modules))
     ],
 )
 def test_the_example_reports_mistakes(task: str, installed: str, message: str, tmp_path: Path) -> None:
-    """Mistakes are reported in one line, before anything is loaded."""
+    """A mistake is reported in one line on standard error, with exit code 2."""
     if installed:
         (tmp_path / f"trl-{installed}.dist-info").mkdir()
         metadata = f"Metadata-Version: 2.1\nName: trl\nVersion: {installed}\n"

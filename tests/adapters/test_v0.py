@@ -34,7 +34,7 @@ class Seen:
 
 
 @pytest.mark.parametrize("prompt", [{}, {"prompt_placement": "user", "few_shot": SHOTS}, {"system_prompt": None}])
-def test_rows_and_scores_are_the_plain_environments(server: ChatServer, prompt: dict[str, Any]) -> None:
+def test_rows_and_scores_match_the_plain_environment(server: ChatServer, prompt: dict[str, Any]) -> None:
     """Rows of both splits and scores of replies over HTTP equal those of `ReasoningGym`, for every form of prompt."""
     rewards = ["correctness", "format", "brevity"]
     arguments: dict[str, Any] = {**SMALL, **prompt, "gym": ["leg_counting", "gcd"], "rewards": rewards}
@@ -48,7 +48,7 @@ def test_rows_and_scores_are_the_plain_environments(server: ChatServer, prompt: 
         [plain.rollout(row, text, completion_tokens=5) for row, text in zip(plain.eval_rows, answers, strict=True)]
     )
     results = evaluated(env, server.url)
-    # Verifiers 0.3.1 adds fields without a value to messages of the assistant.
+    # Verifiers 0.3.1 adds fields that are None to assistant messages.
     sent = [{key: value for key, value in each.items() if value is not None} for each in server.requests[0]["messages"]]
     assert sent in [row["prompt"] for row in plain.eval_rows]
     assert results.reward == [each.reward for each in scored]
@@ -56,7 +56,7 @@ def test_rows_and_scores_are_the_plain_environments(server: ChatServer, prompt: 
         assert results.metrics[name] == [each.rewards[name] for each in scored]
 
 
-def test_verifiers_loads_it_by_name() -> None:
+def test_verifiers_loads_the_environment_by_name() -> None:
     """`vf.load_environment("rg-env", ...)` returns the environment, with the columns that the v0 API requires."""
     env = vf.load_environment("rg-env", gym="leg_counting")
     assert isinstance(env, rg_env.ReasoningGymEnv)
@@ -71,7 +71,8 @@ def test_verifiers_loads_it_by_name() -> None:
     assert env.mixture.names == ["leg_counting"]
     assert env.manifest["splits"]["eval"]["size"] == 200
     statuses = ["status/wrong", "status/no_answer", "status/too_long", "status/ungradable"]
-    assert names(env.rubric)[:7] == ["correctness", "format", "accuracy", *statuses]  # then Verifiers' own, from 0.1.9
+    # Since 0.1.9, Verifiers' own metrics follow.
+    assert names(env.rubric)[:7] == ["correctness", "format", "accuracy", *statuses]
     assert weights(env.rubric) == [1.0, 0.1] + [0.0] * (len(names(env.rubric)) - 2)
 
 
@@ -86,9 +87,9 @@ def test_parameters_follow_upstream() -> None:
 
 
 @pytest.mark.parametrize("grading", ["hardened", pytest.param("upstream", marks=pytest.mark.slow)])
-def test_the_functions_of_a_rollout_share_its_score(server: ChatServer, grading: str) -> None:
-    """Answers are extracted and graded once, in a worker for the library's graders, which give credit for a mention.
-    Async functions are awaited."""
+def test_reward_functions_share_a_rollouts_score(server: ChatServer, grading: str) -> None:
+    """All functions receive the same rollout, whose answer is graded once. The library's graders run in a worker and
+    give partial credit for a mention of the answer. Async functions are awaited."""
 
     async def judged(rollout: Rollout) -> float:
         await asyncio.sleep(0.001)
@@ -136,7 +137,7 @@ def test_accuracy_by_task_is_exact_over_a_dataset(server: ChatServer) -> None:
     assert means["accuracy"] == pytest.approx(1 - tasks.count("chain_sum") / 17)
 
 
-def test_another_completion_in_the_same_state_is_scored_anew() -> None:
+def test_another_completion_in_the_same_state_is_scored_separately() -> None:
     """The rollout stored in `state` is used only for its own completion."""
     env = rg_env.load_environment(**SMALL)
     row = env.dataset[0]
@@ -171,8 +172,8 @@ async def _says_cat(completion: Any, state: Any) -> float:
     return float("cat" in completion[-1]["content"])
 
 
-def test_a_rubric_of_the_users_own(server: ChatServer) -> None:
-    """Its rewards replace the default ones or are added to `rewards`; the trainer accepts the environment, too."""
+def test_a_users_rubric(server: ChatServer) -> None:
+    """A rubric's rewards replace the defaults or are added to `rewards`. The trainer accepts the environment, too."""
     server.answer = lambda question: "cat <answer>no</answer>"
     rubric = vf.Rubric(funcs=[_says_cat], weights=[0.5])
     env = rg_env.load_environment(**SMALL, rubric=rubric)
@@ -199,20 +200,19 @@ def test_a_rubric_of_the_users_own(server: ChatServer) -> None:
     ],
 )
 def test_bad_arguments_are_refused_at_once(kwargs: dict[str, Any], error: type[Exception], message: str) -> None:
-    """Invalid arguments raise an `InputError`."""
     with pytest.raises(error, match=message):
         rg_env.load_environment(**{**SMALL, **kwargs})
 
 
 def test_one_split_alone_and_parent_arguments() -> None:
-    """A split with 0 examples is None; arguments of the parent class are passed on."""
+    """The dataset of a split with 0 examples is None, and arguments of the parent class are passed on."""
     env = rg_env.load_environment(num_train_examples=0, num_eval_examples=2, sampling_args={"temperature": 0.5})
     assert env.dataset is None
     assert env.sampling_args["temperature"] == 0.5
 
 
-def test_usage_is_read_from_either_kind_of_state() -> None:
-    """Token counts and truncation are read from the state; None if it lacks them."""
+def test_usage_is_read_from_old_and_new_states() -> None:
+    """Token counts and truncation are None if the state lacks them."""
 
     class Box:
         def __init__(self, **values: Any) -> None:
@@ -228,7 +228,8 @@ def test_usage_is_read_from_either_kind_of_state() -> None:
 
 @pytest.mark.slow
 def test_a_cancelled_reward_leaves_the_score_to_the_others() -> None:
-    """Several functions await one worker's score, and the state does not keep the pending score."""
+    """Functions await the same score from a worker. If one is cancelled, the others still get the score, and the state
+    keeps no pending score."""
     env = rg_env.load_environment(**SMALL, grading="upstream")
     row = env.dataset[0]
     first, second = functions(env.rubric)[:2]
@@ -252,8 +253,8 @@ def test_a_cancelled_reward_leaves_the_score_to_the_others() -> None:
 
 
 @pytest.mark.slow
-def test_a_task_of_the_users_own_is_graded_beside_others(server: ChatServer, tmp_path: Path) -> None:
-    """A user's task works in a mixture: answers that make its grader hang time out, and all others are scored."""
+def test_a_users_task_is_graded_in_a_mixture(server: ChatServer, tmp_path: Path) -> None:
+    """Answers that make the grader of a user's task hang time out, and all other answers are scored."""
     path = tmp_path / "own_tasks.py"
     path.write_text(TASK)
     with nothing_left():

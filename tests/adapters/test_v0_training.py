@@ -35,8 +35,8 @@ def make(*funcs: Any, weights: list[float] | None = None, **options: Any) -> Ver
     return env
 
 
-def test_rows_and_scores_are_verifiers() -> None:
-    """Prompts are Verifiers' own, and so are all rewards, including async ones, and their weighted sum."""
+def test_rows_and_scores_match_verifiers() -> None:
+    """Prompts, rewards (including async ones) and their weighted sum are the same as in Verifiers."""
     env = make(right, short, weights=[1.0, 0.25])
     assert env.train_rows[2]["prompt"] == [{"role": "system", "content": "Add."}, {"role": "user", "content": "2 + 1?"}]
     assert (env.eval_rows, env.system_prompt) == ([], "Add.")
@@ -53,7 +53,7 @@ def test_rows_and_scores_are_verifiers() -> None:
 
 
 def test_accuracy_is_a_metric() -> None:
-    """A reward function named `accuracy` is a metric and also counts with its weight."""
+    """A reward function named `accuracy` is reported as a metric."""
 
     def accuracy(completion: Any, answer: str) -> float:
         return right(completion, answer)
@@ -64,18 +64,18 @@ def test_accuracy_is_a_metric() -> None:
     assert (scored.reward, scored.rewards, scored.metrics) == (1.0, {"short": 1.0}, {"accuracy": 1.0})
 
 
-def test_rewards_see_the_rows_own_values() -> None:
+def test_rewards_receive_the_rows_values() -> None:
     """Rewards receive the answer with its type, the info and the task; completion environments have text prompts."""
     seen: list[Any] = []
 
     def look(prompt: Any, completion: Any, answer: Any, info: Any, task: Any) -> float:
-        name = task if isinstance(task, str) else task["task"]  # the row in later releases
+        name = task if isinstance(task, str) else task["task"]  # later releases pass the row
         seen.append((prompt, completion, answer, info, name))
         return 0.0
 
     rows = Dataset.from_list([{"prompt": "1 + 1 =", "answer": 2, "info": {"kind": "sum"}, "task": "add"}])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # in later releases
+        warnings.simplefilter("ignore", DeprecationWarning)  # `message_type` is deprecated in later releases
         env = make(look, dataset=rows, message_type="completion", system_prompt=None)
     env.score([env.rollout(env.train_rows[0], " 2")])
     assert seen == [("1 + 1 =", " 2", 2, {"kind": "sum"}, "add")]
@@ -107,8 +107,8 @@ def test_a_reward_that_fails_is_an_error(rubric: Any, message: str) -> None:
     assert scored.reward == 1.0
 
 
-def test_a_rubric_that_gives_none_is_an_error() -> None:
-    """The same applies if a rubric class computes rewards itself."""
+def test_a_rubric_that_returns_none_is_an_error() -> None:
+    """Rewards that a rubric class computes itself, without wrapped functions, are checked, too."""
 
     class Own(vf.Rubric):
         if hasattr(vf.Rubric, "score_rollouts"):  # up to 0.1.6
@@ -156,14 +156,14 @@ def _with_tools() -> Any:
         (_SetUp(dataset=ROWS, rubric=vf.Rubric(funcs=[right])), "_SetUp overrides setup_state"),
     ],
 )
-def test_what_the_trainer_cannot_run_is_refused(env: Any, message: str) -> None:
+def test_environments_that_the_trainer_cannot_run_are_refused(env: Any, message: str) -> None:
     """The error names the environment and suggests an alternative."""
     with pytest.raises(InputError, match=rf"{message}.*use prime-rl to train on it"):
         as_environment(env)
 
 
-def test_odd_environments_are_refused() -> None:
-    """An environment without a reward function, a prompt with an image, and other objects are refused."""
+def test_invalid_environments_are_refused() -> None:
+    """Environments without a reward function or with an image in a prompt are refused, and so are other objects."""
     with pytest.raises(InputError, match="the rubric of SingleTurnEnv has no reward function"):
         as_environment(vf.SingleTurnEnv(dataset=ROWS))
     image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
@@ -173,8 +173,9 @@ def test_odd_environments_are_refused() -> None:
         as_environment(object())
 
 
-def test_the_plain_environment_is_taken_out_of_ours() -> None:
-    """The trainer uses the wrapped `ReasoningGym`; it refuses rewards that need arguments only Verifiers provides."""
+def test_the_trainer_unwraps_the_plain_environment() -> None:
+    """The trainer uses the `ReasoningGym` in our environment, and refuses rewards with arguments that only Verifiers
+    provides."""
     env = rg_env.load_environment(num_train_examples=4, num_eval_examples=2)
     plain = as_environment(env)
     assert isinstance(plain, ReasoningGym)

@@ -18,8 +18,8 @@ SMALL: dict[str, Any] = {"num_train_examples": 4, "num_eval_examples": 6}
 SHOTS = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "<answer>1</answer>"}]
 
 
-def played(env: rg_env.ReasoningGymEnv, server: ChatServer) -> list[vf.Episode]:
-    """Run every task once, as Verifiers does."""
+def run_tasks(env: rg_env.ReasoningGymEnv, server: ChatServer) -> list[vf.Episode]:
+    """Run every task once, as Verifiers does, and return the episodes."""
 
     async def run() -> list[vf.Episode]:
         client = vf.EvalClientConfig(base_url=server.url, api_key_var="HOME")
@@ -30,8 +30,8 @@ def played(env: rg_env.ReasoningGymEnv, server: ChatServer) -> list[vf.Episode]:
     return asyncio.run(run())
 
 
-def test_load_environment_gives_verifiers_object() -> None:
-    """The v1 environment contains the plain one and has the attributes of the v0 object."""
+def test_load_environment_returns_a_verifiers_environment() -> None:
+    """The v1 environment contains the plain one and has the same attributes as the v0 environment."""
     env = rg_env.load_environment("leg_counting", **SMALL, seed=1, grading="partial")
     assert type(env) is rg_env.ReasoningGymEnv
     assert isinstance(env, vf.Env)
@@ -47,7 +47,7 @@ def test_load_environment_gives_verifiers_object() -> None:
 
 @pytest.mark.parametrize("split", ["train", "eval"])
 @pytest.mark.parametrize("prompt", [{}, {"few_shot": SHOTS}, {"prompt_placement": "user", "few_shot": SHOTS}])
-def test_prompts_and_rewards_are_the_plain_environments(server: ChatServer, split: Any, prompt: Any) -> None:
+def test_prompts_and_rewards_match_the_plain_environment(server: ChatServer, split: Any, prompt: Any) -> None:
     """Right, wrong and missing answers score as in `ReasoningGym`, for every form of prompt and both splits."""
 
     async def shouts(rollout: Rollout) -> float:
@@ -61,7 +61,7 @@ def test_prompts_and_rewards_are_the_plain_environments(server: ChatServer, spli
     texts = [(f"<answer>{row['answer']}</answer>", "<answer>x</answer>", "none")[i % 3] for i, row in enumerate(rows)]
     replies = {row["question"]: text for row, text in zip(rows, texts, strict=True)}
     server.answer = replies.__getitem__
-    episodes = played(env, server)
+    episodes = run_tasks(env, server)
     assert [episode.errors for episode in episodes] == [[]] * len(rows)
     tokens = [episode.traces[0].calls[0].usage.completion_tokens for episode in episodes]
     expected = plain.score(
@@ -80,13 +80,13 @@ def test_a_reward_that_raises_is_the_rollouts_error(server: ChatServer) -> None:
     def breaks(rollout: Rollout) -> float:
         raise KeyError("five")
 
-    (episode, *_) = played(rg_env.load_environment(**SMALL, rewards=["correctness", breaks]), server)
+    (episode, *_) = run_tasks(rg_env.load_environment(**SMALL, rewards=["correctness", breaks]), server)
     assert not episode.ok
     assert "reward 'breaks' raised KeyError: 'five' (" in episode.traces[0].errors[0].message
 
 
-def test_parameters_are_the_plain_environments_and_the_split() -> None:
-    """Both entry points have the parameters of `ReasoningGym`, and `split`."""
+def test_parameters_match_the_plain_environment() -> None:
+    """Both entry points have the parameters of `ReasoningGym` and, in addition, `split`."""
     plain = dict(inspect.signature(rg_env.ReasoningGym).parameters)
     own = dict(inspect.signature(rg_env.ReasoningGymEnv).parameters)
     assert own.pop("split").default == "eval"
@@ -113,7 +113,7 @@ def test_bad_arguments_are_reported_at_once(options: dict[str, Any], error: type
 
 
 def test_a_split_without_rows_is_an_error_when_it_is_read() -> None:
-    """An environment may have rows for training only."""
+    """An environment may have rows in only one split."""
     env = rg_env.load_environment(num_train_examples=2, num_eval_examples=0)
     assert len(env.environment.train_rows) == 2
     with pytest.raises(

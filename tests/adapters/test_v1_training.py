@@ -54,8 +54,8 @@ def scored(taskset: Any, *texts: str, **options: Any) -> list[Scored]:
     return env.score([env.rollout(row, text, **options) for row, text in zip(env.train_rows, texts, strict=False)])
 
 
-def test_tasks_are_rows_and_rewards_are_verifiers() -> None:
-    """Rows have the prompts in order, and scores are the rewards, metrics and weighted sum of `Task.score`."""
+def test_rows_and_scores_match_verifiers() -> None:
+    """Rows have the tasks' prompts in order, and scores are the rewards, metrics and weighted sum of `Task.score`."""
 
     class Both(Sum):
         @vf.reward(weight=0.25)
@@ -80,8 +80,8 @@ def test_tasks_are_rows_and_rewards_are_verifiers() -> None:
     ]
 
 
-def test_the_trace_holds_what_was_sampled() -> None:
-    """The trace has prompt, text, token ids, log-probabilities, usage, finish reason and the task's own state class."""
+def test_rewards_receive_a_complete_trace() -> None:
+    """The trace has the prompt, text, token ids, log-probabilities, usage, stop condition and the task's own state."""
     seen: list[vf.Trace] = []
 
     class OwnState(vf.State):
@@ -109,7 +109,7 @@ def test_the_trace_holds_what_was_sampled() -> None:
 
 @pytest.mark.parametrize("kind", ["reward", "metric"])
 def test_accuracy_is_a_metric(kind: str) -> None:
-    """A reward named `accuracy` is a metric and also counts with its weight."""
+    """A reward or metric named `accuracy` is reported as a metric; a reward also counts with its weight."""
 
     class Rated(Sum):
         @(vf.reward(weight=2.0) if kind == "reward" else vf.metric)
@@ -121,16 +121,16 @@ def test_accuracy_is_a_metric(kind: str) -> None:
     assert one == Scored(3.0 if kind == "reward" else 1.0, {"right": 1.0}, {"accuracy": 1.0})
 
 
-def test_prompts_of_several_messages_are_text_too() -> None:
-    """A prompt may contain examples before the question."""
+def test_prompts_may_have_several_messages() -> None:
+    """Examples may precede the question."""
     chat = [vf.UserMessage(content="1 + 1?"), vf.AssistantMessage(content="2"), vf.UserMessage(content="2 + 1?")]
     env = as_environment(of(prompt=chat, system_prompt_text=None))
     assert [message["role"] for message in env.train_rows[0]["prompt"]] == ["user", "assistant", "user"]
     assert len(scored(of(prompt=chat), "3")) == 1
 
 
-def test_a_judge_that_needs_no_runtime_scores() -> None:
-    """A judge called over the network counts with its weight; if it fails, the error names it."""
+def test_a_judge_without_a_runtime_is_a_reward() -> None:
+    """A judge that is called over the network counts with its weight. If the judge fails, the error names it."""
     with ChatServer(lambda question: "yes" if "reply 1" in question else "no") as server:
 
         class Asks(Sum):
@@ -162,8 +162,7 @@ def test_a_judge_that_needs_no_runtime_scores() -> None:
             scored(of(AsksInVain), "1")
 
 
-def test_functions_that_a_config_plugs_count(tmp_path: Any) -> None:
-    """A reward function from the config counts with the config's weight."""
+def test_reward_functions_in_the_config_count(tmp_path: Any) -> None:
     (tmp_path / "plugged.py").write_text("async def half(trace):\n    return 0.5\n")
     task = vf.TaskConfig(rewards={"half": {"fn": f"{tmp_path}/plugged.py:half", "weight": 3.0}})
     env = as_environment(Sums(vf.TasksetConfig(task=task)))
@@ -208,7 +207,7 @@ def test_a_metric_that_fails_is_an_error() -> None:
         scored(of(Odd), "1")
 
 
-# --- what is refused
+# --- refused tasksets
 
 
 def kind(**members: Any) -> type[Sum]:
@@ -255,13 +254,13 @@ IMAGE = [vf.UserMessage(content=[vf.ImageUrlContentPart(image_url=vf.ImageUrlSou
         (of(prompt=None), "Sum 0 cannot be prompted: the prompt is empty"),
     ],
 )
-def test_what_the_trainer_cannot_run_is_refused(taskset: Any, message: str) -> None:
+def test_tasks_that_the_trainer_cannot_run_are_refused(taskset: Any, message: str) -> None:
     """The error names the task and suggests an alternative."""
     with pytest.raises(InputError, match=rf"{message}.*use prime-rl to train on it"):
         as_environment(taskset)
 
 
-def test_a_taskset_without_end_is_bounded_first() -> None:
+def test_an_infinite_taskset_must_be_limited() -> None:
     class Endless(Sums):
         INFINITE = True
 
@@ -275,7 +274,7 @@ def test_a_taskset_without_end_is_bounded_first() -> None:
     assert [len(env.train_rows), len(env.eval_rows)] == [3, 2]
 
 
-def test_odd_tasksets_are_refused() -> None:
+def test_invalid_tasksets_are_refused() -> None:
     """Tasks without rewards, empty tasksets and other objects are refused."""
 
     class Unpaid(vf.Task[SumData]):
@@ -297,19 +296,19 @@ def test_odd_tasksets_are_refused() -> None:
 
 
 def single(kind: type[vf.Env] = vf.SingleAgentEnv, **agent: Any) -> vf.Env:
-    """A single-agent env with the taskset `Sums`, set afterward because Verifiers loads tasksets only by name."""
+    """Return a single-agent env with the taskset `Sums`, set later because Verifiers loads tasksets only by name."""
     config = vf.SingleAgentEnvConfig(taskset={"id": "rg-env"}, agent=vf.AgentConfig(**agent))
     env = kind(config)
     env.taskset = of()
     return env
 
 
-def test_an_env_with_one_agent_gives_its_taskset() -> None:
+def test_a_single_agent_env_trains_on_its_taskset() -> None:
     for env in (single(), single(harness={"id": "rg-env"}), single(harness={"id": "null"})):
         assert [row["answer"] for row in as_environment(env).train_rows] == ["1", "2", "3", "4"]
 
 
-def test_envs_that_run_in_a_way_of_their_own_are_refused() -> None:
+def test_envs_that_customize_how_tasks_run_are_refused() -> None:
     class Twice(vf.SingleAgentEnv):
         async def run(self, task: Any, agents: Any) -> None:
             pass
@@ -334,8 +333,7 @@ def test_envs_that_run_in_a_way_of_their_own_are_refused() -> None:
             as_environment(env)
 
 
-def test_scores_are_those_of_the_plain_environment() -> None:
-    """Our own taskset scores like the plain environment."""
+def test_our_taskset_scores_like_the_plain_environment() -> None:
     plain = rg_env.ReasoningGym("leg_counting", num_train_examples=3, num_eval_examples=0)
     taskset = rg_env.ReasoningGymEnv("leg_counting", num_train_examples=3, split="train").taskset
     env = as_environment(taskset)
@@ -346,8 +344,8 @@ def test_scores_are_those_of_the_plain_environment() -> None:
     assert [each.reward for each in scored(taskset, *texts)] == [each.reward for each in theirs]
 
 
-def test_it_scores_where_an_event_loop_runs_already() -> None:
-    """Scoring works inside a running event loop, as in a notebook."""
+def test_scoring_works_inside_a_running_event_loop() -> None:
+    """A notebook's cells run inside an event loop."""
 
     async def cell() -> list[Scored]:
         return scored(of(), "1")

@@ -1,4 +1,4 @@
-"""Train with the real TRL, and print the results as a line of JSON.
+"""Script that trains with the real TRL and prints the results as a line of JSON.
 
     PYTHON tests/adapters/train_trl.py FOLDER
 
@@ -21,7 +21,7 @@ MIXTURE = [{"name": name, "config": TASKS[name]} for name in ("leg_counting", "c
 
 
 def run_example(folder: Path) -> dict[str, Any]:
-    """Run six steps of the example. Returns the accuracy before and after, and the reward of each step."""
+    """Run six steps of the example. Return the accuracy before and after, and the reward of each step."""
     command = [sys.executable, str(EXAMPLE), "--max-steps", "6", "--eval-examples", "60", "--output-dir", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -32,7 +32,7 @@ def run_example(folder: Path) -> dict[str, Any]:
 
 
 def trainer_of(rewards: Any, folder: Path) -> Any:
-    """TRL's trainer for the tiny policy on a mixture of two tasks."""
+    """Return TRL's trainer for the tiny policy on a mixture of two tasks."""
     from trl import GRPOConfig, GRPOTrainer
 
     from rg_env.adapters.trl import load_environment
@@ -48,7 +48,7 @@ def trainer_of(rewards: Any, folder: Path) -> Any:
 
 
 def one_step(folder: Path) -> dict[str, Any]:
-    """The logs of a training step and an evaluation, and the columns of the table of completions."""
+    """Return the logs of a training step and an evaluation, and the columns of the table of completions."""
     trainer = trainer_of({"correctness": 1.0, "format": 0.1, "length": 0.0}, folder)
     evaluated = trainer.evaluate()
     trainer.train()
@@ -57,7 +57,7 @@ def one_step(folder: Path) -> dict[str, Any]:
 
 
 def failing_reward(folder: Path) -> str:
-    """The error that ends a run whose reward function raises an exception."""
+    """Return the error that ends a run whose reward function raises an exception."""
 
     def bad(rollout: Any) -> float:
         raise KeyError("x")
@@ -72,10 +72,10 @@ def failing_reward(folder: Path) -> str:
 if __name__ == "__main__":
     prepare_process()
     folder = Path(sys.argv[1])
-    found = {
+    results = {
         "trl": version("trl"),
         "example": run_example(folder / "example"),
         **one_step(folder / "mixture"),
         "error": failing_reward(folder / "error"),
     }
-    print(json.dumps(found))
+    print(json.dumps(results))

@@ -15,9 +15,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 Answer = Callable[[str], str]
-"""Function from the last user message to the answer."""
+"""Function that returns the answer to the last user message."""
 Trouble = Callable[[int, dict[str, Any]], Response | float | None]
-"""Function from a request's number (from 0) and body to its failure: another response, seconds to wait, or None."""
+"""Function of a request's number (from 0) and body that returns another response, seconds to wait, or None."""
 
 
 class ChatServer(LoopbackServer):
@@ -50,7 +50,7 @@ class ChatServer(LoopbackServer):
         self.url = f"{self.address}/v1"
 
     def reset(self, answer: Answer, trouble: Trouble = lambda number, body: None) -> "ChatServer":
-        """Forget all requests, as if the server were new."""
+        """Set new functions and forget all requests."""
         self.answer, self.trouble, self.most, self.listed = answer, trouble, 0, None
         self.requests.clear()
         self.keys.clear()

@@ -21,7 +21,7 @@ TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json
 
 
 class Bomb:
-    """Object with a pickle that, when loaded, runs a command that creates a file."""
+    """Object whose pickle creates the file `target` when it is loaded."""
 
     def __init__(self, target: Path):
         self.target = target
@@ -52,7 +52,7 @@ def save_whole(folder: Path, model: Any, changed: Mapping[str, Any] | None = Non
 
 
 def weights(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return all parameters; tied parameters occur once."""
+    """Return copies of all parameters, including tied parameters only once."""
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 

@@ -33,7 +33,7 @@ def written(formula: Formula, signs: dict[str, str] = SIGNS) -> str:
 
 
 def holds(formula: Formula, values: dict[str, bool]) -> bool:
-    """Whether the formula is true under an assignment."""
+    """Return whether the formula is true under an assignment."""
     kind, *parts = formula
     if kind == "var":
         return values[parts[0]]
@@ -68,9 +68,11 @@ def clauses(names: Sequence[str]) -> Iterator[tuple[frozenset[str], Models]]:
 
 
 def is_conclusion(formula: Models, premises: Sequence[Models], names: Sequence[str]) -> bool:
-    """Whether the formula is a conclusion by the documented rule, implemented literally: the premises imply the
-    formula, the formula is neither always true nor always false, and none of its shortest clauses is implied by a
-    single premise."""
+    """Return whether the formula is a conclusion.
+
+    This implements the documented rule literally: the premises imply the formula, the formula is neither always true
+    nor always false, and none of its shortest clauses is implied by a single premise.
+    """
     if len(formula) in (0, 2 ** len(names)) or not frozenset.intersection(*premises) <= formula:
         return False
     implied = [(literals, clause) for literals, clause in clauses(names) if formula <= clause]

@@ -30,7 +30,7 @@ def entry(answer: str | None = "", question: str = "", **metadata: Any) -> dict[
 
 
 class Row(NamedTuple):
-    """Answers to one entry, each with its value with partial credit."""
+    """Answers to one entry, and the value of each with partial credit."""
 
     task: str
     entry: Mapping[str, Any]
@@ -38,7 +38,7 @@ class Row(NamedTuple):
     config: Mapping[str, Any]
 
     def check(self) -> None:
-        """Check that values are as listed and that, without partial credit, answers not fully right score 0."""
+        """Check the values, and that answers that are not fully right score 0 without partial credit."""
         found = {text: grade(self.task, self.config, self.entry, text, partial_credit=True) for text in self.values}
         assert found == pytest.approx(self.values)
         strict = {text: grade(self.task, self.config, self.entry, text) for text in self.values}

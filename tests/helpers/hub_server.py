@@ -35,7 +35,7 @@ from huggingface_hub import ModelCardData
 CANARY = "hf_canaryCANARYcanaryCANARYcanary0123"
 """Token that tests search for in places where it must not occur."""
 STORAGE_CANARY = "storageCANARYstorage0123"
-"""Storage token, which the hub issues to users who may write."""
+"""Token for the storage, which the hub issues to users who may write."""
 REGULAR = (".json", ".jsonl", ".md", ".yaml", ".txt", ".jinja", ".gitattributes")
 
 
@@ -126,7 +126,7 @@ class HubServer:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables for a process that uploads to this hub."""
+        """Environment variables for a process that uploads to this hub."""
         return {
             "HF_ENDPOINT": self.url,
             "HF_XET_XORB_COMPRESSION_POLICY": "none",
@@ -134,7 +134,7 @@ class HubServer:
         }
 
     def sent(self) -> list[Request]:
-        """Content uploads to the storage, including unanswered ones."""
+        """Return the uploads of content to the storage, including unanswered ones."""
         return [request for request in self.requests if "/v1/xorbs/" in request.path]
 
     def add(self, name: str, files: dict[str, bytes], *, private: bool = False) -> Repo:
@@ -193,7 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
                     hub.failures.remove(failure)
         if failure and failure.status is None:
             self.rfile.read(length // 2)
-            # Close with a reset, like a failing machine between client and server.
+            # Reset the connection, as if a machine between client and server failed.
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.close_connection = True
             self.connection.close()

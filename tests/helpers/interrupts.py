@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 
 
 class At(TrainerCallback):
-    """Callback that calls `action` at an event of a step."""
+    """Callback that calls `action` when the step count is `step` at an event."""
 
     def __init__(self, step: int, action: Callable[[], Any], event: str = "on_step_begin") -> None:
         self.step, self.action = step, action

@@ -19,7 +19,7 @@ from rg_env.inference.vllm.client import VllmServer
 
 
 class LoopbackServer:
-    """Context manager that serves `routes`.
+    """Server for `routes` that runs within a `with` block.
 
     Attributes:
         port: the given port, or a free one.
@@ -49,7 +49,7 @@ class LoopbackServer:
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., VllmServer]]:
-    """Yield a function that starts a server, which answers with (status, body) by the last part of the path."""
+    """Yield a function that starts a server. Keywords map the last part of a path to the response's status and body."""
     with contextlib.ExitStack() as running:
 
         def start(**answers: tuple[int, Any]) -> VllmServer:

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 WITHIN_S = 500
-"""Time limit in seconds. Most of it is for imports and for what DeepSpeed compiles on first use; a busy machine takes
-three times as long as an idle one."""
+"""Time limit in seconds. Imports and the code that DeepSpeed compiles on first use take most of it, and a busy machine
+needs three times as long as an idle one."""
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 HEAD = """
@@ -41,7 +41,7 @@ NONE = EvaluationPlan(every=0, before=False, after=False)
 torch.set_num_threads(1)
 
 
-def tell(text):  # each process into a file of its own: lines of two processes get mixed on one standard output
+def tell(text):  # to a separate file per process, because lines of several processes mix on standard output
     with open(f"told-{RANK}", "a") as told:
         print(text, file=told)
 

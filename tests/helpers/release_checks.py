@@ -1,4 +1,4 @@
-"""Checks for every release of Verifiers, with the expected results."""
+"""Options, commands and checks that the tests of all Verifiers releases share."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The supported releases of Verifiers, and an environment with the wheel for each."""
+"""The supported releases of Verifiers, and environments with one of them and the wheel."""
 
 import os
 import shutil
@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-
-
 MATRIX = ROOT / "tests" / "matrix"
 
 
@@ -25,7 +23,7 @@ class Release:
 
 
 Make = Callable[[Release], Path]
-"""Function that returns the folder of programs in a release's environment."""
+"""Function that returns the `bin` folder of a release's environment."""
 RELEASES = (
     Release("0.1.2.post1", ("v0",)),
     Release("0.1.5.post0", ("v0",)),

@@ -4,8 +4,8 @@ with RepeatingServer(server.port) as between:
     ...                # a run that uses between.port
     between.repeat()   # repeated requests get the earlier answers, in request order; other requests get new answers
 
-A server has its own random numbers. Without this source of randomness, two runs with the same state produce the same
-weights.
+A run's saved state does not include the server's random numbers. With replayed samples, two runs that continue from the
+same state reach the same weights.
 """
 
 import asyncio
@@ -31,27 +31,27 @@ class RepeatingServer(LoopbackServer):
 
     def __init__(self, target: int):
         self._target = f"http://{HOST}:{target}"
-        self._said: dict[bytes, list[asyncio.Future[Response]]] = defaultdict(list)
-        self._left: dict[bytes, list[asyncio.Future[Response]]] = {}
+        self._recorded: dict[bytes, list[asyncio.Future[Response]]] = defaultdict(list)
+        self._unplayed: dict[bytes, list[asyncio.Future[Response]]] = {}
         self.repeated = 0
         super().__init__([Route("/{path:path}", self._answer, methods=["GET", "POST"])])
 
     def repeat(self) -> None:
         """Replay recorded answers from now on."""
-        self._left = {asked: list(answers) for asked, answers in self._said.items()}
+        self._unplayed = {body: list(answers) for body, answers in self._recorded.items()}
 
     async def _answer(self, request: Request) -> Response:
-        asked = await request.body()
-        if request.url.path != "/v1/completions" or b"prompt_logprobs" in asked:  # only samples are replayed
-            return await self._of_target(request, asked)
-        if left := self._left.get(asked):
+        body = await request.body()
+        if request.url.path != "/v1/completions" or b"prompt_logprobs" in body:  # only samples are replayed
+            return await self._forward(request, body)
+        if unplayed := self._unplayed.get(body):
             self.repeated += 1
-            return await left.pop(0)
-        answer = asyncio.ensure_future(self._of_target(request, asked))  # in request order, not answer order
-        self._said[asked].append(answer)
+            return await unplayed.pop(0)
+        answer = asyncio.ensure_future(self._forward(request, body))  # recorded in the order of requests, not answers
+        self._recorded[body].append(answer)
         return await answer
 
-    async def _of_target(self, request: Request, content: bytes) -> Response:
+    async def _forward(self, request: Request, content: bytes) -> Response:
         headers = {name: value for name, value in request.headers.items() if name not in ("host", "content-length")}
         url = f"{self._target}{request.url.path}"
         async with httpx.AsyncClient(timeout=_TIMEOUT_S) as client:

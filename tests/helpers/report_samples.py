@@ -1,4 +1,4 @@
-"""Folders of runs and evaluations, written by the classes whose files a report reads, and parsers for report pages."""
+"""Folders of runs and evaluations with the files that a report reads, and parsers for report pages."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,7 +43,7 @@ def training_record(step: int, question: str = "1 + 1", **changes: Any) -> dict[
 
 
 def evaluated(step: int, right: Sequence[Sequence[bool]]) -> Results:
-    """Return an evaluation, given whether each answer to each problem was right; problem 0 is from a held-out task."""
+    """Return an evaluation, given whether each answer to each problem is correct. Problem 0 is from a held-out task."""
     problems = []
     for number, answers in enumerate(right):
         about = {"part": "training" if number else "held_out", "task": "chain_sum" if number else "maze",
@@ -51,8 +51,8 @@ def evaluated(step: int, right: Sequence[Sequence[bool]]) -> Results:
                  "truncated": False}  # fmt: skip
         records: list[dict[str, Any]] = []
         for correct in answers:
-            said, status = ("2", "correct") if correct else ("3", "wrong")
-            completion = f"It is {said}, after {step} steps. <answer>{said}</answer>"
+            answer, status = ("2", "correct") if correct else ("3", "wrong")
+            completion = f"It is {answer}, after {step} steps. <answer>{answer}</answer>"
             reward = 1.1 if correct else 0.1
             records.append({**about, "completion": completion, "reward": reward, "correct": correct, "status": status})
         greedy = {"completion": f"greedy at {step}", "completion_tokens": 3, "reward": 0.0, "correct": False}

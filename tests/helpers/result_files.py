@@ -15,7 +15,7 @@ USAGE = {"prompt_tokens": 1000, "completion_tokens": 2000, "cost": None}
 
 
 def model_result(accuracy: float = 0.5, n: int = 20, rollouts: int = 1, **scores: Any) -> ModelResult:
-    """Return results of a model that answers the share `accuracy` of `n` questions correctly; `scores` overrides
+    """Return results of a model that answers the share `accuracy` of `n` questions correctly. `scores` overrides
     derived scores."""
     rng = random.Random(0)
     correct = {f"q{number}": [rng.random() < accuracy for _ in range(rollouts)] for number in range(n)}
@@ -92,7 +92,7 @@ def all_results(tasks: Sequence[TaskResults], **changes: Any) -> Results:
 
 
 def of_task(task: TaskResults) -> Results:
-    """Return results as in the file of one task."""
+    """Return results as in the file of a single task."""
     return all_results([task]).of_task(task.task)
 
 

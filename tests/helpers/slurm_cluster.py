@@ -16,7 +16,7 @@ from worker_pools import until
 from rg_env.jobs.slurm import SlurmJob, sbatch_script
 
 REPOSITORY = Path(__file__).parents[2]
-JOB = str(os.getpid())  # determines the ports, which must differ from other test runs' ports
+JOB = str(os.getpid())  # determines the ports, which must differ between concurrent test runs
 PORT = 10000 + os.getpid() % 10000 * 2
 CONFIG = "model: {name: tiny}\ntasks: leg_counting\nengine: {kind: KIND}\n"
 CONFIG += "training: {rollouts_per_step: 168, per_device_train_batch_size: 1}\n"  # fits all numbers of GPUs in JOBS
@@ -25,14 +25,14 @@ EVALUATION = "models: {base: tiny, other: org/model}\ntasks: leg_counting\n"
 
 HEAD = f"""#!{sys.executable} -I
 import json, os, signal, socket, subprocess, sys, time
-signal.alarm(120)  # a test that fails leaves none behind
+signal.alarm(120)  # ends the process even if a test fails
 def note(event, **more):  # appends one line to the log, in one write
     line = json.dumps({{"program": os.path.basename(sys.argv[0]), "event": event, **more}}) + "\\n"
     log = os.open(os.environ["STAND_IN_LOG"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(log, line.encode())
 def begin():
     note("began", arguments=sys.argv[1:], environment=dict(os.environ), folder=os.getcwd())
-def train():  # saves on SIGTERM, as the trainer does; a second one would end it at once
+def train():  # saves on SIGTERM, like the trainer; a second SIGTERM would kill it
     def save(*_):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         note("told")
@@ -112,8 +112,7 @@ JOBS = {
 
 
 class Cluster:
-    """Runner of scripts that works like slurmd: in bash, with a job's variables, and with the stand-ins first on the
-    PATH."""
+    """Runs scripts like slurmd: in bash, with a job's variables, and with the stand-ins first on the PATH."""
 
     def __init__(self, checkout: Path):
         self.checkout, self.log = checkout, checkout.parent / "log"
@@ -121,7 +120,7 @@ class Cluster:
         for folder, programs in ((checkout / ".venv/bin", STAND_INS), (self.tools, TOOLS)):
             folder.mkdir(exist_ok=True)
             for name, text in programs.items():
-                (folder / name).unlink(missing_ok=True)  # so that no link leads to the real python
+                (folder / name).unlink(missing_ok=True)  # never write through a link to the real python
                 (folder / name).write_text(text)
                 (folder / name).chmod(0o755)
 

@@ -27,7 +27,7 @@ class Shape(NamedTuple):
 
 
 class Picture:
-    """Picture that `draw` writes to a given file."""
+    """Picture that the function `draw` writes to a file in `folder`."""
 
     def __init__(self, draw: Callable[[Path], object], folder: Path):
         file = folder / "picture.svg"

@@ -29,7 +29,8 @@ def gym() -> list[dict[str, Any]]:
 
 @pytest.fixture
 def make_env(gym: list[dict[str, Any]]) -> Callable[..., Any]:
-    """Return an environment with 32 training and 8 evaluation rows; the keywords are those of `ReasoningGym`."""
+    """Return a function that makes an environment with 32 training and 8 evaluation rows. Its keywords are those of
+    `ReasoningGym`."""
     from rg_env.core.environment import ReasoningGym
 
     def make(**changes: Any) -> Any:
@@ -40,8 +41,8 @@ def make_env(gym: list[dict[str, Any]]) -> Callable[..., Any]:
 
 @pytest.fixture
 def make_args(tmp_path: Path) -> Callable[..., Any]:
-    """Return arguments for 4 prompts x 4 rollouts per step in 2 micro-batches; the keywords are fields of
-    `GRPOConfig`."""
+    """Return a function that makes arguments for 4 prompts x 4 rollouts per step in 2 micro-batches. Its keywords are
+    fields of `GRPOConfig`."""
     from rg_env.training import GRPOConfig
 
     def make(**changes: Any) -> Any:
@@ -73,8 +74,7 @@ def new_precision() -> Iterator[None]:
 
 @pytest.fixture
 def make_trainer(model: Any, tokenizer: Any, make_env: Any, make_args: Any) -> Callable[..., Any]:
-    """Return a trainer with the embedded engine. Keywords are arguments of the constructor and fields of
-    `GRPOConfig`."""
+    """Return a function that makes a trainer, with the constructor's keywords and fields of `GRPOConfig`."""
     from rg_env.training import GRPOTrainer
 
     def make(
@@ -105,8 +105,11 @@ def make_trainer(model: Any, tokenizer: Any, make_env: Any, make_args: Any) -> C
 
 @pytest.fixture
 def make_batch(tokenizer: Any) -> Callable[[list[str], list[str]], dict[str, torch.Tensor]]:
-    """Return right-padded `input_ids (B, L)` of questions and completions, and `loss_mask (B, L - 1) bool` of
-    `input_ids[:, 1:]`, true on completion tokens."""
+    """Return a function that makes a batch of questions and completions.
+
+    The batch has right-padded `input_ids (B, L)`, and `loss_mask (B, L - 1) bool` of `input_ids[:, 1:]`, which is true
+    on completion tokens.
+    """
 
     def make(questions: list[str], completions: list[str]) -> dict[str, torch.Tensor]:
         prompts = [tokenizer(question)["input_ids"] for question in questions]

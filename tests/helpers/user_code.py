@@ -62,15 +62,15 @@ class Curriculum(BaseCurriculum):
 
 register_dataset("own_sums", Sums, Config, Curriculum)
 """
-"""Task named own_sums with a `score_answer` that does whatever an answer asks for."""
+"""Module that registers the task own_sums, whose `score_answer` can hang, raise, exit or return odd values."""
 
 runs: list[str] = []
-"""List in which modules record their runs; empty at the start of `nothing_left`."""
+"""List in which imported modules record that they ran; `nothing_left` clears it first."""
 
 
 @contextmanager
 def nothing_left() -> Iterator[None]:
-    """Context manager that undoes imports and registrations afterward, so that tests do not affect each other."""
+    """Undo imports and registrations at the end of a `with` block, so that tests do not affect each other."""
     factory = library.factory()
     tables: list[dict[Any, Any]] = [factory.DATASETS, factory.CURRICULA, task_table._user_tasks]
     tables += [registry._REGISTRY, user_code._sources]

@@ -1,5 +1,8 @@
-"""`verifiers`, for tests of its v0 API, as in 0.1.6 and 0.3.1. If the installed release lacks that API, a module that
-imports this one is skipped; `tests/matrix` runs these modules with releases that have the API."""
+"""Helpers for tests of Verifiers' v0 API, with differences between releases such as 0.1.6 and 0.3.1 removed.
+
+If the installed release lacks that API, modules that import this one are skipped. `tests/matrix` runs them with
+releases that have the API.
+"""
 
 import asyncio
 import gc
@@ -18,13 +21,12 @@ if not hasattr(vf, "SingleTurnEnv"):
 
 
 def evaluated(env: Any, url: str, **options: Any) -> SimpleNamespace:
-    """Return the results of `env.evaluate` with a server: lists of prompts, completions, rewards, and metrics by
-    name."""
+    """Return the prompts, completions, rewards and metrics of `env.evaluate` with a server."""
     return _run(env.evaluate, url, **({} if _WRAP else {"use_tqdm": False}), **options)
 
 
 def generated(env: Any, url: str, rows: Any) -> SimpleNamespace:
-    """Return the same kinds of results from `env.generate`."""
+    """Return the prompts, completions, rewards and metrics of `env.generate` with a server."""
     return _run(env.generate, url, rows, **({} if _WRAP else {"use_tqdm": False}))
 
 
@@ -39,7 +41,7 @@ def _run(call: Any, url: str, *args: Any, **options: Any) -> SimpleNamespace:
     try:
         found = asyncio.run(run())
     finally:
-        gc.collect()  # so that the remains of a failed batch are logged now, not while another test runs
+        gc.collect()  # log errors from the remains of a failed batch now, not during another test
     if not isinstance(found, Mapping):
         return SimpleNamespace(
             prompt=found.prompt, completion=found.completion, reward=found.reward, metrics=found.metrics

@@ -1,4 +1,4 @@
-"""A server with a real model and the vLLM routes that weight sync uses: the same protocol without vLLM."""
+"""A server with a real model and the vLLM routes that weight sync uses, for tests without vLLM."""
 
 import threading
 from typing import Any
@@ -34,7 +34,7 @@ class StandIn(LoopbackServer):
         self.fails_at = self.waits_at = ""
         self.status, self.failures = 500, 10**9
         self.go = threading.Event()
-        self._says = {"version": "0.32.0", "processed": True, "dtype": "float32", "quantization": None, **otherwise}
+        self._reports = {"version": "0.32.0", "processed": True, "dtype": "float32", "quantization": None, **otherwise}
         self._memory: torch.Tensor | None = None
         super().__init__([Route("/{path:path}", self._answer, methods=["GET", "POST"])])
         self.server = VllmServer("127.0.0.1", self.port)
@@ -48,17 +48,19 @@ class StandIn(LoopbackServer):
             case "/health" | "/start_weight_update" | "/finish_weight_update" | "/reset_prefix_cache":
                 return {}
             case "/version":
-                return {"version": self._says["version"]}
+                return {"version": self._reports["version"]}
             case "/v1/models":
                 return {"data": [{"id": "tiny", "owned_by": "vllm", "max_model_len": 512}]}
             case "/get_world_size":
                 return {"world_size": 1}
             case "/init_weight_transfer_engine":
-                if problem := self._says.get("refuses"):
+                if problem := self._reports.get("refuses"):
                     raise ValueError(problem)
                 self._memory = mapped(body["init_info"]["path"])
-                shape = {name: getattr(self.model.config, name, None) for name in SHAPE} | self._says.get("shape", {})
-                write_header(self._memory, {**self._says, "shape": shape})
+                shape = {name: getattr(self.model.config, name, None) for name in SHAPE} | self._reports.get(
+                    "shape", {}
+                )
+                write_header(self._memory, {**self._reports, "shape": shape})
                 return {}
             case "/update_weights":
                 self._load(**body["update_info"])
@@ -70,7 +72,7 @@ class StandIn(LoopbackServer):
                 ]
                 return {"choices": [{"prompt_logprobs": [None, *rows]}]}
             case "/v1/completions":
-                value = 0.0 if self._says["processed"] else -1.5
+                value = 0.0 if self._reports["processed"] else -1.5
                 choice = {"index": 0, "token_ids": [5], "finish_reason": "length"}
                 return {"choices": [{**choice, "logprobs": {"token_logprobs": [value]}}]}
         raise KeyError(path)
@@ -90,7 +92,7 @@ class StandIn(LoopbackServer):
             import asyncio
 
             await asyncio.to_thread(self.go.wait, 60)
-        if path in self._says.get("lacks", ()):
+        if path in self._reports.get("lacks", ()):
             return Response(status_code=404)
         if path == self.fails_at and self.failures:
             self.failures -= 1
@@ -99,5 +101,7 @@ class StandIn(LoopbackServer):
         try:
             return JSONResponse(self._answer_to(path, body))
         except (KeyError, ValueError) as error:
-            told = f"Call to collective_rpc method failed: Worker failed with error '{error}', please check the stack"
-            return JSONResponse({"error": {"message": told}}, 500)
+            message = (
+                f"Call to collective_rpc method failed: Worker failed with error '{error}', please check the stack"
+            )
+            return JSONResponse({"error": {"message": message}}, 500)

@@ -1,4 +1,4 @@
-"""Targets for worker pools, and queries about processes."""
+"""Functions that worker pools call in tests, and helpers that inspect processes."""
 
 import contextlib
 import os
@@ -112,7 +112,7 @@ pool = WorkerPool("worker_targets:do", workers=2, wall_s={wall_s})
 pids = [worker.process.pid for worker in pool._all]
 """
     command = [sys.executable, "-W", "ignore", "-c", head + code]
-    environment = {**os.environ, "TMPDIR": str(folder)}  # a killed parent does not remove the pool's folder
+    environment = {**os.environ, "TMPDIR": str(folder)}  # because a killed parent does not remove the pool's folder
     pipe = subprocess.PIPE
     with subprocess.Popen(
         command, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True

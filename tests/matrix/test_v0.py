@@ -20,7 +20,7 @@ from release_environments import ROOT, Make, Release, release_of
 SCENARIO = Path(__file__).with_name("v0_scenario.py")
 ADAPTERS = [f"tests/adapters/test_{name}.py" for name in ("v0", "v0_training", "reward_errors")]
 SUITES = {"0.1.6.post0": ADAPTERS, "0.3.1": [*ADAPTERS, "tests/training/test_v0_environments.py"]}
-"""Tests that run here because the development environment's Verifiers lacks the v0 API. Those of training need the extra
+"""Tests that run here because the development environment's Verifiers lacks the v0 API. Training tests need the extra
 `train`."""
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(600)]

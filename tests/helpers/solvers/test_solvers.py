@@ -36,7 +36,7 @@ N_SLOW = {
     **dict.fromkeys(("game_of_life", "polynomial_equations", "polynomial_multiplication", "simple_integration"), 60),
     **dict.fromkeys(("count_primes", "game_of_life_halting", "jugs", "mini_sudoku", "n_queens"), 100),
 }
-"""Number of questions for tasks that are slow to generate or to solve."""
+"""Number of questions for each task that is slow to generate or solve."""
 HARDER = {
     *("countdown", "cryptarithm", "futoshiki", "graph_color", "jugs", "kakurasu", "knight_swap", "letter_jumble"),
     *("n_queens", "puzzle24", "quantum_lock", "rectangle_count", "rush_hour", "sudoku", "survo", "tower_of_hanoi"),
@@ -62,27 +62,27 @@ def _check(task: str, n: int, seed: int, config: dict[str, object] | None = None
 
 
 def test_most_tasks_have_a_solver() -> None:
-    """Tasks without a solver need a dictionary, a picture or the discovery of a rule."""
+    """The other tasks need a dictionary, a picture or the discovery of a rule."""
     assert set(SOLVERS) <= set(load_table())
     assert len(SOLVERS) == 93
 
 
 @pytest.mark.parametrize("task", sorted(set(SOLVERS) - SLOW))
-def test_solved_questions_are_paid(task: str) -> None:
-    """A few questions of each task."""
+def test_solved_questions_are_graded_as_right(task: str) -> None:
+    """This covers a few questions of each task that is quick to solve."""
     _check(task, N_QUICK, seed=3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", sorted(SOLVERS))
-def test_many_solved_questions_are_paid(task: str) -> None:
-    """Up to 300 questions of each task."""
+def test_many_solved_questions_are_graded_as_right(task: str) -> None:
+    """This covers up to 300 questions of each task."""
     _check(task, N_SLOW.get(task, N_ALL), seed=21)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", sorted(task for task in {*SOLVERS} - HARDER if working_levels(task)))
-def test_harder_questions_are_paid(task: str) -> None:
-    """Questions at level 2 of the task's curriculum, or its highest level if lower."""
+def test_harder_questions_are_graded_as_right(task: str) -> None:
+    """This covers questions at level 2 of the task's curriculum, or at its highest working level below 2."""
     level = max(level for level in working_levels(task) if level <= 2)
     _check(task, 6, seed=5, config=working_levels(task)[level])
