@@ -9,7 +9,7 @@ from user_code import TASK, nothing_left
 
 @pytest.fixture
 def write(tmp_path: Path) -> Iterator[Callable[..., Path]]:
-    """Writes a file of the user's code; what the test imports of it is forgotten afterwards."""
+    """A function that writes a file of user code; the test's imports of it are undone afterwards."""
 
     def written(name: str, text: str = TASK) -> Path:
         path = tmp_path / name

@@ -25,8 +25,8 @@ from rg_env.core.grading.graders.forms import Unreadable, attempt
         *("x**y", "x/2", "z", "x**99999", "9" * 999, "x * * y", "x *", "* x", "3*-x", "1,23*x", "x**"),
     ],
 )
-def test_what_is_not_expanded_or_no_polynomial_is_refused(text: str) -> None:
-    """Products of sums, uncollected terms and other syntax are refused."""
+def test_unexpanded_and_malformed_polynomials_are_refused(text: str) -> None:
+    """`parse_expanded` refuses products of sums, uncollected terms and any other syntax."""
     with pytest.raises(Unreadable):
         parse_expanded(text, ("x", "y"))
 
@@ -40,7 +40,7 @@ def test_large_numbers_and_longer_names() -> None:
 
 @given(st.lists(st.integers(-20, 20).map(lambda n: Fraction(n, 4)), min_size=1, max_size=4), st.booleans())
 def test_every_root_is_required_once(roots: list[Fraction], complex_pair: bool) -> None:
-    """All distinct roots of a product of linear factors, possibly with x**2 + 1, are required, each once."""
+    """An answer must list each distinct root of a product of linear factors, possibly with x**2 + 1, exactly once."""
     x = sympy.Symbol("x")
     factors = [x - sympy.Rational(root) for root in roots] + [x**2 + 1] * complex_pair
     expanded = str(sympy.expand(sympy.prod(factors) * 4 ** len(roots)))
@@ -50,7 +50,7 @@ def test_every_root_is_required_once(roots: list[Fraction], complex_pair: bool) 
         assert grade("polynomial_equations", {}, item, ", ".join(values)) == worth
 
 
-READ = dict(
+VALUES_AT_3 = dict(
     [
         *(("1 + 2*3", 7), ("-2**2", -4), ("2**-1", 0.5), ("2^3^2", 512), ("7 - 2 - 1", 4), ("8/4/2", 1), ("1/2*4", 2)),
         *((r"\frac{3}{4} \cdot 2 \times \left(1 + 1\right)", 3), ("2 × 3 ÷ 4 − 1·5", -3.5), ("[(1 + 2) * 3]", 9)),
@@ -64,11 +64,11 @@ READ = dict(
 )
 
 
-@pytest.mark.parametrize("text", READ)
-def test_a_formula_as_people_write_it_is_read(text: str) -> None:
+@pytest.mark.parametrize("text", VALUES_AT_3)
+def test_formulas_are_read_as_people_write_them(text: str) -> None:
     """Each formula has the right value for x = 3."""
     middle, radius = compiled(parse(text, ("x",)))({"x": ((3.0, 0.0), (1.0, 0.0))})[0]
-    assert middle == pytest.approx(READ[text])
+    assert middle == pytest.approx(VALUES_AT_3[text])
     assert radius <= 1e-12 * abs(middle)
 
 
@@ -81,12 +81,12 @@ def test_a_formula_as_people_write_it_is_read(text: str) -> None:
         *("sin(" * 99 + "x" + ")" * 99, "(" * MAX_DEPTH + "1" + ")" * MAX_DEPTH),
     ],
 )
-def test_all_else_is_no_formula(text: str) -> None:
+def test_other_text_is_not_a_formula(text: str) -> None:
     with pytest.raises(Unreadable):
         parse(text, ("x",))
 
 
-def test_the_depth_is_as_documented_and_a_variable_goes_before_a_constant() -> None:
+def test_nesting_limit_and_a_variable_named_like_a_constant() -> None:
     """Nesting is limited to `MAX_DEPTH`, and a variable named `e` is not the constant."""
     assert exact(parse("(" * (MAX_DEPTH - 1) + "1" + ")" * (MAX_DEPTH - 1))) == 1
     assert exact(parse("2e", ("e",)), {"e": Fraction(5)}) == 10
@@ -94,7 +94,7 @@ def test_the_depth_is_as_documented_and_a_variable_goes_before_a_constant() -> N
 
 @given(st.text(alphabet="0123456789xC+-*/^()|. \\{}sincoexpfra²√×", max_size=60))
 def test_any_text_is_read_or_refused(text: str) -> None:
-    """The parser raises no other exception."""
+    """For any text, `parse` returns a formula or raises `Unreadable`."""
     attempt(lambda formula: parse(formula, ("x", "C")), text)
 
 
@@ -106,8 +106,8 @@ SUMS = st.recursive(
 
 
 @given(SUMS | st.lists(st.integers(0, 10**6).map(str), min_size=1, max_size=5).map(" - ".join))
-def test_exact_is_exact(text: str) -> None:
-    """Values equal those that Python computes with fractions; None for a division by zero."""
+def test_exact_values_agree_with_fractions(text: str) -> None:
+    """`exact_value` agrees with Python's fractions and returns None for a division by zero."""
     try:
         wanted = eval(re.sub(r"\d+", lambda match: f"Fraction({match[0]})", text))
     except ZeroDivisionError:
@@ -116,7 +116,7 @@ def test_exact_is_exact(text: str) -> None:
 
 
 def test_exact_values_keep_all_digits_and_have_any_length() -> None:
-    """Values may have more digits than a float, and expressions more terms than an answer; variables are refused."""
+    """`exact_value` keeps more digits than a float, accepts more than `MAX_TOKENS` terms, and refuses variables."""
     assert exact_value("-( 12345678901.123456789012 - 0.000000000001 )") == -Fraction("12345678901.123456789011")
     assert exact_value(" + ".join(["1"] * 2 * MAX_TOKENS)) == 2 * MAX_TOKENS
     with pytest.raises(Unreadable):

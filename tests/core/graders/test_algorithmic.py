@@ -16,7 +16,7 @@ from rg_env.core.grading.graders import common, grade
 
 @given(st.lists(st.decimals(-100, 100, places=2), min_size=1, max_size=8), st.randoms())
 def test_only_the_sorted_order_is_right(numbers: list[Any], rng: Any) -> None:
-    """Among all orders of the numbers, in any notation, only sorted ones get full value."""
+    """A permutation of the numbers gets full value if and only if it is sorted."""
     gold, order = [str(number) for number in sorted(numbers)], numbers.copy()
     rng.shuffle(order)
     item = entry(str(gold), sorted_numbers=gold, original_numbers=[str(number) for number in numbers])
@@ -42,7 +42,7 @@ def lines(grid: Grid) -> str:
         json.dumps,
         lambda grid: json.dumps(grid, indent=4),
         lambda grid: str(tuple(map(tuple, grid))),
-        lambda grid: str(grid).replace(",", ""),  # as numpy prints it
+        lambda grid: str(grid).replace(",", ""),  # as NumPy prints it
         lambda grid: "\n\n".join(", ".join(map(str, row)) for row in grid),
         lambda grid: "\n".join("| " + " | ".join(map(str, row)) + " |" for row in grid),
         lambda grid: ",\n".join(map(str, grid)),
@@ -53,13 +53,13 @@ def lines(grid: Grid) -> str:
 @settings(max_examples=30, deadline=None)
 @given(grid=GRIDS)
 def test_a_grid_is_read_in_every_form(write: Any, grid: Grid) -> None:
-    """A right grid scores 1.0 in every format."""
+    """A correct grid scores 1.0 in every format."""
     assert common.grade_grid(write(grid), grid) == 1.0
 
 
 @given(grid=GRIDS, data=st.data())
 def test_one_changed_number_is_not_right(grid: Grid, data: st.DataObject) -> None:
-    """A grid with a wrong number scores less than 1.0, but not less than 0."""
+    """A grid with one wrong number scores at least 0 and less than 1.0."""
     row, column = data.draw(st.integers(0, len(grid) - 1)), data.draw(st.integers(0, len(grid[0]) - 1))
     changed = [list(cells) for cells in grid]
     changed[row][column] += 1
@@ -67,7 +67,8 @@ def test_one_changed_number_is_not_right(grid: Grid, data: st.DataObject) -> Non
 
 
 def test_the_right_numbers_in_another_shape_are_wrong_and_trivial_boards_are_worth_nothing() -> None:
-    """Partial credit counts only beyond the better of the unchanged board and a constant one."""
+    """Partial credit counts only cells beyond those that the better of two trivial boards gets right: the unchanged one
+    and a constant one."""
     for text in ("1 2 3 4", "[1, 2, 3, 4]", "1 2\n3", "1 2\n3 4\n5 6", "1 2 3\n4", "[[1, 2], [3, 4]], 0"):
         assert common.grade_grid(text, [[1, 2], [3, 4]]) == 0.0
     gold, unchanged = [[0, 0, 0, 1], [1, 1, 0, 0]], [[0, 0, 1, 1], [1, 0, 0, 0]]
@@ -76,19 +77,20 @@ def test_the_right_numbers_in_another_shape_are_wrong_and_trivial_boards_are_wor
         == common.grade_grid("0 0 0 0\n" * 2, gold, unchanged)
         == 0.0
     )
-    assert common.grade_grid("0 0 0 1\n1 0 0 0", gold, unchanged) == pytest.approx(0.5)  # 7 of 8, where copying gets 6
+    assert common.grade_grid("0 0 0 1\n1 0 0 0", gold, unchanged) == pytest.approx(0.5)  # 7 of 8 cells; copying gets 6
 
 
 @given(value=st.integers(0, 900), below=st.integers(1, 81))
-def test_pool_matrix_takes_every_rounded_mean(value: int, below: int) -> None:
-    """A mean rounded to two places is right."""
+def test_pool_matrix_accepts_rounded_means(value: int, below: int) -> None:
+    """A mean rounded to two decimal places is correct."""
     mean = float(Fraction(value, below))
     row("pool_matrix", entry("", solution=[[mean]], matrix=[[1, 2]]), f"{mean:.2f}", f"{mean + 0.02:.2f}").check()
 
 
 @given(st.text("ab", min_size=1, max_size=7))
-def test_every_partition_into_palindromes_is_counted(text: str) -> None:
-    """The count agrees with a search over all partitions, and one partition less is not enough."""
+def test_every_partition_into_palindromes_is_required(text: str) -> None:
+    """The list of all partitions, found by brute force, is correct; without one of them, it gets only partial
+    credit."""
     found = []
     for cuts in range(2 ** (len(text) - 1)):
         parts = [text[0]]
@@ -105,7 +107,7 @@ def test_every_partition_into_palindromes_is_counted(text: str) -> None:
 
 
 def test_word_lists_are_read_without_importing_the_library() -> None:
-    """Grading a ladder and a sentence of the story does not import reasoning_gym."""
+    """The graders of word_ladder and sentence_reordering do not import reasoning_gym."""
     code = (
         "import sys; from rg_env.core.grading.graders import GRADERS as graders;"
         "entry = {'question': ': ask. we what', 'answer': 'what we ask.', 'metadata':"

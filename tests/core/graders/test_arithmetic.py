@@ -33,7 +33,7 @@ def radius(value: float) -> dict[str, Any]:
 
 @given(st.integers(100, 10**12), st.integers(1, 10**9))
 def test_rounding_is_to_three_figures(above: int, below: int) -> None:
-    """The nearest number with three figures is right; the next one is wrong."""
+    """A value rounded to three significant figures is correct; one that is off by 2 in the last figure is wrong."""
     value = Fraction(above, below)
     near = f"{float(value):.2e}"
     mantissa, _, exponent = near.partition("e")
@@ -45,7 +45,7 @@ def test_rounding_is_to_three_figures(above: int, below: int) -> None:
 
 @given(st.integers(2, 10**5), st.randoms())
 def test_any_factorization_in_any_order_is_right(number: int, rng: Any) -> None:
-    """Factors may be powers, in any order and with any sign for products; an additional factor is wrong."""
+    """Factors may be written as powers, in any order and with any multiplication sign; an extra factor is wrong."""
     factors, rest = [], number
     for p in range(2, number + 1):
         while rest % p == 0:
@@ -60,14 +60,14 @@ def test_any_factorization_in_any_order_is_right(number: int, rng: Any) -> None:
 
 
 def test_the_gold_answer_is_the_time_that_elapsed() -> None:
-    """The answer has the required format; a stored answer that is right is unchanged."""
+    """Gold answers are the elapsed time in the expected format; a correct stored answer is unchanged."""
     right = ["00:01", "12:27:12.869", "23 days, 15:53", "-1 days, 22:00:00"]
     assert [gold_answer("time_intervals", item) for item in (MIDNIGHT, SHORT, CUT, BACK)] == right
 
 
 @given(st.integers(0, 300), st.integers(0, 86_399), st.integers(0, 300), st.integers(0, 86_399))
 def test_two_durations_are_equal_if_their_seconds_are(days: int, rest: int, other_days: int, other: int) -> None:
-    """A duration with all parts is right if and only if it equals the stored one."""
+    """A duration in words is correct if and only if it equals the stored one."""
     gold = f"{days} days, {rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
     end = str(datetime(2024, 1, 1) + timedelta(days=days, seconds=rest))
     item = interval(gold, "D days, HH:MM:SS", "2024-01-01 00:00:00", end, "datetime")
@@ -77,7 +77,8 @@ def test_two_durations_are_equal_if_their_seconds_are(days: int, rest: int, othe
 
 
 def test_rounding_does_not_decide_a_surd() -> None:
-    """The difference of two large roots does not equal its inaccurate value in floats."""
+    """A difference of two large roots, whose digits cancel in floats, is neither taken for its inaccurate value nor for
+    zero."""
     text = "777777777√999999999999 - 777777777√999999999998"
     in_floats = 777777777 * math.sqrt(999999999999) - 777777777 * math.sqrt(999999999998)
     exact = 777777777 / (math.sqrt(999999999999) + math.sqrt(999999999998))
@@ -87,8 +88,8 @@ def test_rounding_does_not_decide_a_surd() -> None:
 
 
 @given(st.integers(1, 999), st.integers(1, 999), st.integers(1, 99), st.integers(0, 99))
-def test_surds_have_the_value_that_they_write(factor: int, root: int, below: int, more: int) -> None:
-    """Quotients of a sum of a root and a number are read in plain text and LaTeX."""
+def test_surds_are_read_in_plain_text_and_latex(factor: int, root: int, below: int, more: int) -> None:
+    """`(a√b + c)/d` is graded by its value, in plain text and in LaTeX."""
     item = radius((factor * math.sqrt(root) + more) / below)
     for text in (f"({factor}√{root} + {more})/{below}", f"\\frac{{{factor}\\sqrt{{{root}}} + {more}}}{{{below}}}"):
         row("advanced_geometry", item, [text], [f"-{text}"]).check()

@@ -21,10 +21,10 @@ MOVES = st.lists(
 )
 
 
-@settings(max_examples=50, deadline=None)  # the first tables of a size take a moment
+@settings(max_examples=50, deadline=None)  # building the tables of a new size takes a moment
 @given(size=st.integers(2, 6), moves=MOVES)
 def test_the_cube_turns_as_the_librarys_does(size: int, moves: list[str]) -> None:
-    """After the same moves each sticker has the same color as on the library's cube."""
+    """After the same moves, each sticker has the same color as on the library's cube."""
     magic = pytest.importorskip("magiccube", reason="comes with reasoning_gym")
     other = magic.Cube(size)
     other.rotate(" ".join(moves))
@@ -38,8 +38,7 @@ def test_the_cube_turns_as_the_librarys_does(size: int, moves: list[str]) -> Non
 
 
 @given(size=st.integers(2, 6), moves=MOVES)
-def test_the_way_back_solves_the_cube(size: int, moves: list[str]) -> None:
-    """The inverse moves in reverse order are a solution."""
+def test_the_inverse_moves_in_reverse_order_solve_the_cube(size: int, moves: list[str]) -> None:
     back = [move[:-1] if move.endswith("'") else move if move.endswith("2") else move + "'" for move in reversed(moves)]
     cube(" ".join(moves), " ".join(back), size=size).check()
 
@@ -53,7 +52,7 @@ JSON = st.recursive(
 
 @given(JSON, JSON)
 def test_values_are_right_only_if_equal(gold: Any, other: Any) -> None:
-    """A value matches itself with any spacing, and other values only within the tolerance for floats."""
+    """A value matches itself in other formatting; except for floats, it matches only equal values."""
     item = entry(json.dumps(gold))
     assert grade("codeio", {}, item, json.dumps(gold, indent=2)) == 1.0
     if grade("codeio", {}, item, json.dumps(other)) == 1.0 and "e" not in str(gold) and "." not in str(gold):

@@ -53,13 +53,14 @@ ANSWERS = [
 
 
 def test_every_task_has_one_grader() -> None:
-    """The tasks with graders and with known disagreements are in the table."""
+    """The task table lists exactly the tasks with graders; every task with known disagreements is one of them."""
     assert sorted(GRADERS) == TASKS
     assert set(DISAGREEMENTS) <= set(TASKS)
 
 
 def timed(task: str, text: str, answer: str) -> tuple[Score, float]:
-    """The score and its CPU seconds. Slow answers are graded again, because garbage collection may interfere."""
+    """The score, and the CPU seconds that grading took. Slow answers are graded again, because garbage collection may
+    interfere."""
     seconds = inf
     for _ in range(3):
         start = time.process_time()
@@ -72,8 +73,8 @@ def timed(task: str, text: str, answer: str) -> tuple[Score, float]:
 
 @each_task
 def test_hostile_answers_score_0_and_are_graded_quickly(task: str, tmp_path: Path) -> None:
-    """No answer is executed, raises, scores, or takes 0.5 s of CPU time (a few milliseconds are usual). Answers of
-    megabytes are not graded; blank and missing ones score 0."""
+    """No answer is executed, raises an error, scores above 0 or takes 0.5 s of CPU time (a few milliseconds are usual).
+    Answers of megabytes are `too_long`; blank and missing ones score 0."""
     item = entries(task)[0]
     gold, text = gold_answer(task, item) or "", json.dumps(item)
     for payload in [*(code.format(path=tmp_path / "made") for code in HOSTILE["code"]), *ANSWERS]:
@@ -93,7 +94,8 @@ def test_hostile_answers_score_0_and_are_graded_quickly(task: str, tmp_path: Pat
 
 @each_task
 def test_any_text_has_a_value_and_the_same_verdict_in_another_wrapping(task: str) -> None:
-    """Random text, also from the characters or words of a right answer, is never ungradable."""
+    """Random text, including text made of a gold answer's characters or words, is never ungradable, and a wrapping does
+    not change its verdict."""
     item = entries(task)[0]
     text, gold = json.dumps(item), (gold_answer(task, item) or "0")[:2_000]
     signs = st.text(st.sampled_from(sorted(set(gold + "[](){},\"' \n-=+.0"))), max_size=60)
@@ -115,21 +117,22 @@ def test_any_text_has_a_value_and_the_same_verdict_in_another_wrapping(task: str
 
 
 @each_task
-def test_an_entry_whose_gold_is_not_right_is_ungradable(task: str) -> None:
-    """Answers to entries that were edited, or come from another release of the library, are ungradable, not wrong."""
+def test_wrong_answers_to_a_broken_entry_are_ungradable(task: str) -> None:
+    """If an entry's gold answer does not score 1.0, as in edited entries or those of another library release, wrong
+    answers to it are ungradable rather than wrong."""
     item = entries(task)[0]
     for change in ({}, {"metadata": {}}, {"answer": "@@"}, {"answer": None}):
         broken = {**item, **change}
         try:
             gold = gold_answer(task, broken)
             fits = task in STORED_ELSEWHERE if gold is None else grade(task, {}, broken, gold.strip()) == 1.0
-        except Exception:  # as scoring does: a grader may raise anything on an entry that is not one
+        except Exception:  # as in scoring: a grader may raise anything on a malformed entry
             fits = False
         for form in (json.dumps(broken), broken):
             for grading in ("hardened", "partial"):
                 info = {"rg_task": task, "config": "{}", "entry": form, "grading": grading}
                 score = score_extraction(Extraction("ok", "-98765"), info)
-                # Some graders raise on the wrong answer alone, where metadata is missing.
+                # Without metadata, some graders raise only on the wrong answer.
                 possible = {"wrong"} if fits and not change else {"wrong", "ungradable"} if fits else {"ungradable"}
                 assert score.value == 0.0
                 assert score.status in possible, f"{change}: {score}"
@@ -138,16 +141,17 @@ def test_an_entry_whose_gold_is_not_right_is_ungradable(task: str) -> None:
 QUOTES = ("double quotes", "single quotes", "curly quotes", "single curly quotes")
 LISTS = ("list", "list of a text")
 REFUSED: dict[str, tuple[str, ...]] = {
-    "base_conversion": ("thousands {,}", r"thousands \,"),  # digits of another base have no thousands
-    "bf": LISTS,  # brackets are what a program may print
-    "codeio": (*QUOTES, *LISTS),  # quotes make a text of a value, and brackets a list
+    "base_conversion": ("thousands {,}", r"thousands \,"),  # digits in another base have no thousands separators
+    "bf": LISTS,  # a program may print brackets
+    "codeio": (*QUOTES, *LISTS),  # quotes turn a value into a string, and brackets into a list
 }
-"""Wrappings that change the meaning in one task. Labels are for single values, so not for `COMPOSED` tasks."""
+"""Wrappings that change an answer's meaning, by task. Labels are for single values only, so `COMPOSED` tasks refuse
+them too."""
 
 
 @each_task
 def test_a_right_answer_is_right_in_every_wrapping(task: str) -> None:
-    """All wrappings are accepted except those in `REFUSED`."""
+    """Gold answers are correct in all wrappings, except those in `REFUSED` and labels in `COMPOSED` tasks."""
     refused = (*REFUSED.get(task, ()), *(LABELS if task in COMPOSED else ()))
     tried = 0
     for item in entries(task):
@@ -161,7 +165,8 @@ def test_a_right_answer_is_right_in_every_wrapping(task: str) -> None:
 
 
 def test_wrappings_that_change_the_meaning_are_refused_and_counted() -> None:
-    """Each listed exception changes the meaning; the audit reports the share of accepted forms."""
+    """Graders refuse the wrappings in `REFUSED`, and the audit reports the share of accepted wrappings and the names of
+    the others."""
     for task, names in REFUSED.items():
         for name in names:
             gold = {"bf": "onset", "codeio": "12" if name in LISTS else "[1, 2]"}.get(task, "123456")
@@ -179,12 +184,12 @@ PART_OF_THE_ANSWER = {
     "polynomial_equations": "a quotient of two roots may be the right one",
     "propositional_logic": "`or` and brackets are signs of a formula",
 }
-"""Tasks where some of the hedges are right, and why."""
+"""Tasks in which some hedged answers are right, with the reason."""
 
 
 @pytest.mark.parametrize("task", [task for task in TASKS if task not in PART_OF_THE_ANSWER])
 def test_a_second_value_a_hedge_or_a_denial_is_wrong(task: str) -> None:
-    """An answer with other text before or after it is wrong."""
+    """A gold answer next to a second value, a hedge or a denial does not get full value."""
     golds = [(item, (gold_answer(task, item) or "").strip()) for item in entries(task)]
     for item, gold in golds:
         others = [other for _, other in golds if other and other.casefold() != gold.casefold()] or ["-98765"]
@@ -194,13 +199,14 @@ def test_a_second_value_a_hedge_or_a_denial_is_wrong(task: str) -> None:
 
 
 SLOW_TO_DRAW = {"codeio", "futoshiki", "intermediate_integration", "knight_swap"}
-"""Tasks for which the library takes seconds per question. The shipped table was measured on more questions."""
+"""Tasks for which the library takes seconds per question, so that only two are tested here; the shipped table was
+measured on more."""
 
 
 @each_task
 def test_honest_answers_are_graded_as_by_the_library(task: str) -> None:
-    """Gold answers are right. On changed answers and on those to other questions, our grader and the library's agree,
-    or the disagreement has a known explanation."""
+    """Gold answers are correct. On altered answers and on answers to other questions, our grader and the library's
+    agree, or the disagreement has a known explanation."""
     result = compare(task, items=2 if task in SLOW_TO_DRAW else 8, seeds=[5])
     assert not result.gold_wrong
     assert not result.unexplained, result.examples
@@ -208,7 +214,7 @@ def test_honest_answers_are_graded_as_by_the_library(task: str) -> None:
 
 @pytest.mark.parametrize("task", DISAGREEMENTS)
 def test_no_kind_of_disagreement_excuses_a_mistake_on_gold_answers(task: str) -> None:
-    """Explanations never cover a rejected gold answer or an accepted answer that is entirely different."""
+    """No explanation covers a rejected gold answer, or an accepted answer that is entirely different."""
     for item in entries(task):
         gold = gold_answer(task, item)
         if gold is not None:
@@ -217,8 +223,8 @@ def test_no_kind_of_disagreement_excuses_a_mistake_on_gold_answers(task: str) ->
 
 
 def test_the_shipped_table_explains_every_disagreement() -> None:
-    """Each task was measured on 100 questions of three seeds, fewer if they are slow to draw, and each disagreement is
-    of a kind that still exists."""
+    """Each task was measured on 100 questions for each of three seeds (fewer if they are slow to draw), and every
+    disagreement is of a kind that still exists."""
     audits = kept()
     assert sorted(audits) == TASKS
     for task, result in audits.items():

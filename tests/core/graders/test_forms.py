@@ -1,4 +1,4 @@
-"""Normalization to harmless text, and the numbers, lists and literals that answers consist of."""
+"""Parsing of the numbers, lists and literals that answers consist of, and removal of the wrappings around them."""
 
 import json
 from collections.abc import Callable
@@ -20,7 +20,7 @@ plain = st.recursive(
 
 @given(plain)
 def test_json_and_python_literals_are_read(value: Any) -> None:
-    """The output of `json.dumps` and `repr` is read back."""
+    """`literal` reads back the output of `json.dumps` and `repr`."""
     if json.dumps(value).isascii() and forms.plain_digits(str(value)) == str(value):
         assert forms.literal(json.dumps(value)) == value
     if all(ord(character) < 128 and character.isprintable() for character in repr(value)):
@@ -29,7 +29,7 @@ def test_json_and_python_literals_are_read(value: Any) -> None:
 
 @given(st.text(alphabet="[](){},:'\"\\ 019-+.eE_TrueFalsenulU\n", max_size=200))
 def test_any_text_is_a_literal_or_unreadable(text: str) -> None:
-    """No text raises another error; any parsed value can be written as JSON."""
+    """For any text, `literal` returns a value that can be written as JSON, or raises `Unreadable`."""
     assert json.dumps(forms.attempt(forms.literal, text), allow_nan=False)
 
 
@@ -49,7 +49,7 @@ def test_any_text_is_a_literal_or_unreadable(text: str) -> None:
         )),
         *((forms.integer, text, 12) for text in ("12", "12.0", " 12 ", "+12")),
         (forms.numbers, "[1 , 2;3  4\n5,]", [1, 2, 3, 4, 5]),
-        (forms.numbers, ", ".join(map(str, range(2_000))), list(range(2_000))),  # number_sorting has 889
+        (forms.numbers, ", ".join(map(str, range(2_000))), list(range(2_000))),  # number_sorting has up to 889
         *((forms.rational, *case) for case in (
             *(("3/4", Fraction(3, 4)), (r"\frac{-6}{8}", Fraction(-3, 4)), (r"-\dfrac{1}{2}", Fraction(-1, 2))),
             ("2", 2),
@@ -57,7 +57,7 @@ def test_any_text_is_a_literal_or_unreadable(text: str) -> None:
     ],
 )  # fmt: skip
 def test_values(read: Callable[[str], Any], text: str, value: Any) -> None:
-    """Literals, decimal numbers and fractions have the right values."""
+    """Literals, numbers, lists of numbers and fractions are parsed to the right values."""
     assert read(text) == value
 
 
@@ -120,8 +120,8 @@ def test_wrapping(text: str, bare: str) -> None:
         *(("5..", "5"), ("So the answer is 5.", "5"), ("Therefore, the answer is: 5", "5")),
     ],
 )
-def test_what_may_belong_to_the_answer_is_tried_with_and_without_it(text: str, bare: str) -> None:
-    """The text itself is the first candidate, and the bare answer the last."""
+def test_candidates_range_from_the_whole_text_to_the_bare_answer(text: str, bare: str) -> None:
+    """The first candidate is the text itself, and the last one has no label, wrapping or final period."""
     found = forms.candidates(text, label=True)
     assert (found[0], found[-1]) == (text, bare)
     assert forms.candidates(" It is.\n") == [" It is.\n", "It is.", "It is"]

@@ -13,8 +13,8 @@ GRIDS = {row.task: row.entry for _, row in reversed(cases()) if row.task in TASK
 
 @pytest.mark.parametrize("task", GRIDS)
 def test_the_form_of_a_grid_does_not_matter(task: str) -> None:
-    """Lists, fences and tables with a ruler are accepted. A grid of another shape, with words, with a changed given or
-    filled with one value scores 0."""
+    """A right grid is accepted as a list, in a code fence and as a table. A grid of another shape, with words, with a
+    changed given or filled with a single value scores 0."""
     gold, puzzle = GRIDS[task]["metadata"]["solution"], GRIDS[task]["metadata"]["puzzle"]
     rows = [[str(cell) for cell in cells] for cells in gold]
     text, ruler = "\n".join(map(" ".join, rows)), "|" + "---|" * len(rows[0])
@@ -38,7 +38,7 @@ def test_the_form_of_a_grid_does_not_matter(task: str) -> None:
 
 
 def test_n_queens_knows_all_solutions() -> None:
-    """Ten of all ways to place a queen in each row of a 5 x 5 board are right."""
+    """Of all ways to place one queen in each row of a 5 x 5 board, exactly ten are right."""
     item = entry("", puzzle=[["_"] * 5] * 5)
     lines = [" ".join("Q" if place == column else "_" for place in range(5)) for column in range(5)]
     assert sum(grade("n_queens", {}, item, "\n".join(rows)) for rows in itertools.product(lines, repeat=5)) == 10

@@ -1,4 +1,5 @@
-"""Entries with a wrong stored answer: the right answer becomes the gold answer and scores; the stored one does not."""
+"""Entries whose stored answer is wrong: the right answer becomes the gold answer and scores; the stored one does
+not."""
 
 from itertools import product
 from typing import Any
@@ -19,7 +20,7 @@ FRIENDS = "Sarah has 4 male friends and she also has 1 female friends."
 
 
 def mahjong(*rounds: tuple[str, str], cards: str = "") -> dict[str, Any]:
-    """Rounds as (card added, hand after the round)."""
+    """An entry of mahjong_puzzle with rounds of (card added, hand after the round)."""
     shown = [{"add": add, "remove": "?", "cards": hand, "result": "?"} for add, hand in rounds]
     return entry("", f"Now, given the initial cards {cards}, what", rounds=shown)
 
@@ -35,7 +36,7 @@ def syllogism(first: str, second: str, conclusion: str) -> dict[str, Any]:
             ("mahjong_puzzle", item, stored, right, {"Peng", "Chi", "Pass"} - {right})
             for stored in ("Peng", "Chi", "Pass")
             for hand, card, right in (
-                # Peng takes precedence over a sequence; BCCD hides BCD in the sorted hand, where the library looks
+                # Peng takes precedence over a sequence; in BCCD, the second C hides BCD from the library's search
                 *(("KKXYZ", "K", "Peng"), ("KKKXZ", "K", "Peng"), ("KKLMXZ", "K", "Peng"), ("KLMXZ", "K", "Chi")),
                 *(("KLXZ", "K", "Pass"), ("AABBCD", "E", "Chi"), ("BCCD", "B", "Chi"), ("LNRT", "M", "Chi")),
                 *(("LMRT", "N", "Chi"), ("LORT", "M", "Pass"), ("YZ", "A", "Pass"), ("AB", "Z", "Pass")),
@@ -48,7 +49,7 @@ def syllogism(first: str, second: str, conclusion: str) -> dict[str, Any]:
             for *texts, right in (
                 ("All elephants are fish", "Some fish are chefs", "Some elephants are chefs", "No"),
                 ("Some butterflies are birds", "All birds are writers", "Some butterflies are writers", "Yes"),
-                ("No bees are ants", "All ants are cats", "No ants are bees", "Yes"),  # from one premise alone
+                ("No bees are ants", "All ants are cats", "No ants are bees", "Yes"),  # follows from one premise alone
                 ("Some bees are not ants", "All ants are cats", "Some ants are not bees", "No"),
             )
         ),
@@ -59,21 +60,22 @@ def syllogism(first: str, second: str, conclusion: str) -> dict[str, Any]:
                 ("father-in-law", "James", "son-in-law", ["father-in-law", "mother-in-law"]),
                 ("nephew", "Mary", "niece", ["nephew", "uncle"]),
                 ("niece", "Mary", "niece", ["nephew"]),
-                ("niece", "Nobody", "niece", ["nephew"]),  # of unknown sex
+                ("niece", "Nobody", "niece", ["nephew"]),  # a name of unknown sex
                 ("mother", "Mary", "mother", ["daughter", "mother father"]),
             )
         ),
-        ("aiw", entry("", CIRCLES), "3", "4", ["3", "5"]),  # the women of both circles, but Matilda herself
+        ("aiw", entry("", CIRCLES), "3", "4", ["3", "5"]),  # the women of both circles except Matilda herself
         ("aiw", entry("", FRIENDS), "2", "2", ["1"]),
         ("basic_arithmetic", entry("", expression="7 / 2"), "3", "7/2", ["3"]),
         ("knight_swap", entry("", pieces={"A1": "w", "B3": "B", "C1": None}, start_turn="w"), "No", "No", ["[]"]),
         *(("tsumego", entry("", board=BOARD), stored, "D1", ["C5", "A1"]) for stored in ("D1", "C5", "A1")),
     ],
 )
-def test_the_right_answer_is_paid_whatever_is_stored(
+def test_the_right_answer_scores_whatever_is_stored(
     task: str, item: dict[str, Any], stored: str, right: str, wrong: list[str]
 ) -> None:
-    """The question's rules decide. If the stored answer is right, the entry itself is returned."""
+    """The rules in the question decide which answer is right. An entry with a right stored answer is returned as it
+    is."""
     item = {**item, "answer": stored}
     assert gold_answer(task, item) == right
     assert grade(task, {}, item, right) == 1.0
@@ -82,8 +84,8 @@ def test_the_right_answer_is_paid_whatever_is_stored(
 
 
 def test_syllogisms_are_the_fifteen_valid_moods_and_nine_that_need_a_member() -> None:
-    """Of the 256 moods in four figures, 15 are valid. Another nine are valid only in Aristotelian logic; they are left
-    out of rows and keep their stored answer."""
+    """Of the 256 moods in four figures, 15 are valid. Nine more are valid only in Aristotelian logic, and keep their
+    stored answer."""
     figures = [("MP", "SM"), ("PM", "SM"), ("MP", "MS"), ("PM", "MS")]
     kinds = {"A": "All {} are {}", "E": "No {} are {}", "I": "Some {} are {}", "O": "Some {} are not {}"}
     found: dict[bool | None, set[str]] = {True: set(), False: set(), None: set()}
@@ -99,7 +101,7 @@ def test_syllogisms_are_the_fifteen_valid_moods_and_nine_that_need_a_member() ->
 
 
 def test_family_relationships_reads_the_names_of_the_config() -> None:
-    """The names in the config, if any, determine who is male."""
+    """The lists of names in the config, if any, determine a person's sex."""
     config = {"male_names": ["Mary"], "female_names": ["James"]}
     item = entry("mother-in-law", person1="Mary")
     assert gold_answer("family_relationships", item, config) == "son-in-law"
@@ -107,7 +109,7 @@ def test_family_relationships_reads_the_names_of_the_config() -> None:
 
 
 def test_knights_that_can_be_swapped_are_not_impossible() -> None:
-    """The library stores "No" for some puzzles that have a solution."""
+    """For some puzzles that have a solution, the library stores "No"; their gold answer is a solution instead."""
     item = entry("No", pieces={**RING, "A1": "w", "C3": "B"}, start_turn="w", is_possible=False)
     gold = gold_answer("knight_swap", item)
     assert gold is not None
@@ -117,7 +119,7 @@ def test_knights_that_can_be_swapped_are_not_impossible() -> None:
 
 
 def test_gold_answers_that_are_in_the_metadata() -> None:
-    """The gold answers of graph_color and rubiks_cube are in their metadata; some entries have none."""
+    """graph_color and rubiks_cube store their gold answers, if any, in the metadata; a number becomes text."""
     assert gold_answer("graph_color", entry(None, possible_answer={0: 1})) == '{"0": 1}'
     assert gold_answer("rubiks_cube", entry(None, example_correct_answer="")) is None
     assert gold_answer("maze", {"answer": 3, "metadata": {}}) == "3"

@@ -1,6 +1,6 @@
 """Graders of the integration tasks: every antiderivative is right, and no trick with floats makes another one right.
 
-Also the ball arithmetic behind the decision: compared with 60-digit results, and in cases that floats miss.
+The ball arithmetic that decides is compared with 60-digit results, and tested in cases that floats miss.
 """
 
 import json
@@ -32,7 +32,7 @@ def integral(answer: str, integrand: str, variable: str = "x", task: str = "inte
 
 
 def test_the_variable_in_the_other_case_and_truncated_coefficients() -> None:
-    """The variable may be in the other case, but not in both; a decimal must have all digits of a float."""
+    """The variable may be in the other case, but not in both; a decimal coefficient needs all digits of a float."""
     assert integral("x**2", "2*X", "X") == integral("X**2 + C", "2*X", "X") == integral("exp(X)", "exp(x)") == 1.0
     assert integral("X*x", "2*X", "X") == integral("exp(x) + x", "exp(x)") == 0.0
     for answer in ("0.333333*x**3", "0.33333333333*x**3", "0.3333333333334*x**3"):
@@ -45,7 +45,7 @@ INTEGRANDS = [
     *("3*asin(3*x)", "-2*log(x**3)", "atan(2*x)", "x**3*exp(x)", "2*exp(x)*cos(x)", "1/x"),
     "(-10*x - 2)*exp(-5*x**2 - 2*x - 8)",
 ]
-# each has slope 1 where floats are trusted, and a value that rounding or a fine sawtooth makes (nearly) zero
+# in floats, each has slope 1 and a value of (nearly) 0, because of rounding or a fine sawtooth
 ABSORBED = [
     *("(x + 10^30 - 10^30)", "((x + 10^30) - 10^30)", "(x - (10^30 - 10^30))", "(-(10^30 - x) + 10^30)"),
     *("(x + 10^30*pi - 10^30*pi)", "(x + e^70 - e^70)", "(x + sqrt(10^60 + 1) - 10^30)", "(x - 1/10^-30 + 1/10^-30)"),
@@ -63,7 +63,8 @@ ABSORBED = [
 
 @pytest.mark.parametrize("absorbed", ABSORBED)
 def test_rounding_does_not_decide(absorbed: str) -> None:
-    """The integrand times a term is wrong, even if floats or a fine sawtooth make the term look like 0 with slope 1."""
+    """The integrand times a term is wrong, even if rounding or a fine sawtooth makes the term look like 0 with slope
+    1."""
     assert [integrand for integrand in INTEGRANDS if integral(f"({integrand})*{absorbed} + C", integrand)] == []
 
 
@@ -96,8 +97,8 @@ def test_what_is_not_a_constant(constant: str) -> None:
 
 
 def test_an_answer_cannot_be_tuned_to_the_points() -> None:
-    """Answers cannot be tuned to fixed points or to those of another answer. Points are the same in every process, have
-    both signs, and cover all magnitudes."""
+    """Answers tuned to fixed points, or to the points of another answer, are wrong. Points depend only on the seed,
+    alternate in sign, and include small and large magnitudes."""
     points = list(calculus._points(random.Random("2*x\nx**2")))
     assert points == list(calculus._points(random.Random("2*x\nx**2"))) != list(calculus._points(random.Random("2")))
     assert [point > 0 for point in points] == [True, False] * (len(points) // 2)
@@ -118,11 +119,11 @@ def text_of(polynomial: dict[int, object]) -> str:
 
 @given(st.dictionaries(POWERS, COEFFICIENTS, min_size=1, max_size=6), COEFFICIENTS, st.integers(0, 60), POWERS)
 def test_polynomials_and_their_neighbours(polynomial: dict[int, object], factor: object, tiny: int, power: int) -> None:
-    """The antiderivative is right; with an additional term, it is wrong, however small the coefficient."""
+    """The antiderivative is right; with an additional term, even one with a tiny coefficient, it is wrong."""
     values = {key: sympy.Rational(str(value)) for key, value in polynomial.items()}
     derivative = text_of({key - 1: key * value for key, value in values.items()})
     assert integral(text_of(polynomial), derivative) == 1.0
-    rules = power > max(polynomial) or power < min(polynomial) <= 8  # at the largest or the smallest points
+    rules = power > max(polynomial) or power < min(polynomial) <= 8  # dominates at the largest or the smallest points
     if power not in polynomial and tiny <= (20 if rules else 5):
         assert integral(f"{text_of(polynomial)} + ({factor})*10**(-{tiny})*x**({power})", derivative) == 0.0
 
@@ -144,7 +145,8 @@ def test_a_quadrature_is_not_an_antiderivative(integrand: str, nodes: int) -> No
 def rewritten(gold: sympy.Expr, x: sympy.Symbol) -> Iterator[sympy.Expr]:
     yield from (sympy.expand(gold), sympy.factor(gold), sympy.together(gold), TR8(gold), gold.rewrite(sympy.tan))
     yield sympy.expand_log(sympy.expand_power_exp(gold), force=False)
-    yield gold if gold.has(sympy.exp) else gold.rewrite(sympy.sin)  # else sinh(x) - cosh(x), whose digits cancel
+    # `exp` would be rewritten as sinh(x) - cosh(x), whose digits cancel
+    yield gold if gold.has(sympy.exp) else gold.rewrite(sympy.sin)
     yield gold.subs(sympy.exp(x), sympy.sinh(x) + sympy.cosh(x))
     yield sympy.horner(gold) if gold.is_polynomial(x) else gold + 7
     yield gold.subs(x, x + 0) - sympy.Rational(22, 7) + sympy.pi
@@ -154,28 +156,29 @@ def rewritten(gold: sympy.Expr, x: sympy.Symbol) -> Iterator[sympy.Expr]:
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("task", ["simple_integration", "intermediate_integration"])
 def test_gold_answers_their_rewritings_and_the_tricks(task: str) -> None:
-    """Gold answers are right in every form that sympy can write; the integrand times an absorbed term is wrong.
+    """Gold answers are right in every form into which sympy rewrites them; the integrand times an absorbed term is
+    wrong.
 
     Uses 300 questions with RG_ENV_MANY set, and 60 otherwise.
     """
-    refused, paid = [], []
+    refused, accepted = [], []
     for row in build_rows(task, "train", 300 if "RG_ENV_MANY" in os.environ else 60, 0):
         metadata = json.loads(row["info"]["entry"])["metadata"]
         variable, integrand = metadata["variable"], metadata["integrand"]
         x = sympy.Symbol(variable)
         slope = sympy.diff(sympy.sympify(integrand, locals={variable: x}), x)
         if slope == 0 or sympy.simplify(slope - sympy.sympify(integrand, locals={variable: x})) == 0:
-            tricks = []  # times x, or as it is, such an integrand is an antiderivative of itself
+            tricks = []  # such an integrand is its own antiderivative, as it is or times x
         else:
             tricks = random.Random(integrand).sample(ABSORBED, 12)
         for absorbed in tricks:
             trick = f"({integrand})*{absorbed.replace('exp', 'EXP').replace('x', variable).replace('EXP', 'exp')}"
-            paid += [trick] * int(integral(trick, integrand, variable))
+            accepted += [trick] * int(integral(trick, integrand, variable))
         if row["answer"]:
             gold = sympy.sympify(row["answer"].removesuffix(" + C"), locals={variable: x})
             answers = [row["answer"], *(f"{form} + C_1" for form in rewritten(gold, x))]
             refused += [answer for answer in answers if integral(answer, integrand, variable) != 1.0]
-    assert paid == []
+    assert accepted == []
     assert refused == []
 
 
@@ -190,7 +193,8 @@ def test_gold_answers_their_rewritings_and_the_tricks(task: str) -> None:
     ],
 )
 def test_long_answers_take_milliseconds(answer: str) -> None:
-    """The longest formulas, evaluated at every point, take less than 50 ms, the limit for any answer."""
+    """Grading the longest formulas, which are evaluated at every point, takes less than 50 ms, the limit for any
+    answer."""
     times = []
     for _ in range(5):
         begin = time.process_time()

@@ -35,7 +35,7 @@ def premises(*texts: str, names: list[str] = NAMES):  # type: ignore[no-untyped-
 
 @given(st.lists(st.sampled_from(["Ann", "Bob", "Cid", "hero", "villain", "is", "are", "and", "not", "x"]), max_size=14))
 def test_knights_knaves_is_never_right_with_one_role_alone(words: list[str]) -> None:
-    """Any text is parsed, and every right answer names all people and both roles."""
+    """Every answer that is right names all people and both roles."""
     if grade("knights_knaves", {}, ISLAND, " ".join(words)):
         assert {"Ann", "Bob", "Cid", "hero", "villain"} <= set(words)
 
@@ -53,25 +53,26 @@ def graded(answer: str, texts: list[str], names: list[str] = NAMES) -> bool:
 def test_the_rule_is_as_documented(given_: list[Formula], formula: Formula) -> None:
     """The grader and the gold answer agree with the documented rule, applied to sets of assignments.
 
-    The gold answer is the shortest one; missing only if no formula of up to two literals is one, or the premises
-    contradict each other.
+    The gold answer is the shortest conclusion. It is missing only if no formula of up to two literals is a conclusion,
+    or if the premises contradict each other.
     """
-    said, texts = [models(premise, NAMES) for premise in given_], [written(premise) for premise in given_]
-    assert graded(written(formula), texts) == is_conclusion(models(formula, NAMES), said, NAMES)
-    found = Premises({"variables": NAMES, "premises": texts})
+    premise_models, texts = [models(premise, NAMES) for premise in given_], [written(premise) for premise in given_]
+    assert graded(written(formula), texts) == is_conclusion(models(formula, NAMES), premise_models, NAMES)
+    parsed = Premises({"variables": NAMES, "premises": texts})
     literals: list[Formula] = [
         (*sign, ("var", name)) if sign else ("var", name) for name in NAMES for sign in ((), ("not",))
     ]
     ors: list[Formula] = [("or", a, b) for a, b in itertools.combinations(literals, 2)]
-    right = [written(f) for f in literals + ors if is_conclusion(models(f, NAMES), said, NAMES)]
-    if not frozenset.intersection(*said):
+    right = [written(f) for f in literals + ors if is_conclusion(models(f, NAMES), premise_models, NAMES)]
+    if not frozenset.intersection(*premise_models):
         right = []
-    assert found.conclusion() == (right[0] if right else None)
-    assert found.literals() == [text for text in right if " " not in text]
+    assert parsed.conclusion() == (right[0] if right else None)
+    assert parsed.literals() == [text for text in right if " " not in text]
 
 
 def test_gold_answers_of_propositional_logic() -> None:
-    """The gold answer is the stored example if it is right, otherwise our own; it is missing if nothing follows."""
+    """The gold answer is the stored example if that is right, otherwise a conclusion of our own; it is missing if
+    nothing follows."""
     item = premises("P", "(P → Q)")
     for stored, gold in (("(Q ∨ R)", "(Q ∨ R)"), ("P", "Q"), ("(P ∧ Q)", "Q")):
         assert gold_answer("propositional_logic", entry(None, **{**item["metadata"], "example_answer": stored})) == gold
@@ -79,7 +80,8 @@ def test_gold_answers_of_propositional_logic() -> None:
 
 
 def test_sixteen_variables_are_quick() -> None:
-    """The largest table and most parts take milliseconds; formulas of more than `MAX_DEPENDS` variables are wrong."""
+    """Answers on the largest truth table and answers with the most parts are graded in under a second together;
+    formulas of more than `MAX_DEPENDS` variables are wrong."""
     names = [chr(ord("A") + i) for i in range(16)]
     chain = [f"({a} → {b})" for a, b in itertools.pairwise(names)]
     answers = ["A → C ∨ " + " ∨ ".join(f"¬{name}" for name in names[4 : MAX_DEPENDS + 2]), " ↔ ".join(names[:10])]
@@ -100,9 +102,8 @@ ALPHABETS = [
 
 @given(formulas_in(NAMES), st.sampled_from(ALPHABETS), st.sampled_from(NAMES))
 def test_formulas_are_read_and_have_their_truth_table(formula: Formula, signs: dict[str, str], name: str) -> None:
-    """Formulas are read from logical signs, ASCII, words and LaTeX. Bit k of a row's number is the value of variable k;
-    swapping the rows in which a variable is true and false gives the formula with the variable negated.
-    """
+    """Formulas are parsed from logical signs, ASCII, words and LaTeX. Bit k of a row's number is the value of variable
+    k; `flipped` turns a formula's table into that of the formula with a variable negated."""
     assert parse(written(formula, signs), NAMES) == formula
     table_ = columns(NAMES)
     value = truth(formula, table_)
@@ -140,7 +141,8 @@ def test_what_is_not_a_formula(text: str) -> None:
 
 
 def test_variables_beyond_z_and_the_largest_table() -> None:
-    """The library's variable after `Z` is `[`, which is then not a bracket. Tables have at most sixteen variables."""
+    """After `Z`, the library names a variable `[`, which then does not count as a bracket. Tables have at most sixteen
+    variables."""
     assert parse("([ ∨ P)", ["P", "["]) == ("or", ("var", "["), P)
     names = ["".join(pair) for pair in itertools.product("abcd", repeat=2)]
     assert len(columns(names)) == 16

@@ -25,34 +25,35 @@ MANY_BOXES = {
 
 
 def test_the_solver_of_rush_hour_finds_the_shortest_solution() -> None:
-    """A slide of any length is one move. A wall in front of the car has no solution; a solved board needs no moves."""
+    """A slide of any length is one move. A board with a wall in front of the car has no solution; a solved one needs no
+    moves."""
     assert gold_answer("rush_hour", TRAFFIC) == "B-1 A+4"
     start = time.perf_counter()
     solution = gold_answer("rush_hour", HARD_TRAFFIC)
     assert time.perf_counter() - start < 2.0
     assert solution is not None
-    assert len(solution.split()) == 60  # as the library's table of puzzles lists
+    assert len(solution.split()) == 60  # as listed in the library's table of puzzles
     assert grade("rush_hour", {}, HARD_TRAFFIC, solution) == 1.0
     for line, gold in (("AAoxoo", None), ("ooooAA", "")):
         assert gold_answer("rush_hour", entry(None, board_config="o" * 12 + line + "o" * 18)) == gold
 
 
 def test_the_solver_of_boxnet_matches_all_boxes() -> None:
-    """The plan matches several boxes of a color, targets under boxes, and colors of two words."""
+    """The plan handles several boxes of a color, targets under boxes, and colors of two words."""
     item = entry(None, initial_state=MANY_BOXES)
     assert grade("boxnet", {}, item, gold_answer("boxnet", item) or "") == 1.0
 
 
-def test_locks_with_a_shorter_sequence_by_the_letter_are_known() -> None:
-    """The sequence of the last lock is too long under the literal reading, because the first press of `A → A` has no
-    effect but toggles the light."""
+def test_locks_with_a_shorter_literal_solution_are_recognized() -> None:
+    """Read literally, the rules allow a shorter sequence for the last lock, because the first press of `A → A` changes
+    nothing but the light."""
     locks = [case.entry for _, case in CASES if case.task == "quantum_lock"]
     assert [is_shortest_lock(lock) for lock in locks] == [True, True, True, False]
 
 
 @given(st.lists(st.sampled_from(["up", "down", "left", "right"]), max_size=12))
-def test_shortest_path_pays_only_what_arrives(path: list[str]) -> None:
-    """Only the two shortest ways around the block get full value, among all paths tried."""
+def test_only_the_shortest_paths_get_full_value(path: list[str]) -> None:
+    """Of all paths tried, only the two shortest ones around the obstacle get full value."""
     right = path in (["right", "right", "down", "down"], ["down", "down", "right", "right"])
     maze = next(case.entry for _, case in CASES if case.task == "shortest_path")
     assert (grade("shortest_path", {}, maze, " ".join(path)) == 1.0) == right
