@@ -29,11 +29,11 @@ class Inner(Section):
     rate: float = 0.5
     """A number."""
     label: str = ""
-    """What a plain text sets."""
+    """The key that plain text sets."""
     words: list[str] | None = None
     """Texts."""
     sizes: list[int] = Field(default_factory=list)
-    """Several."""
+    """A list of numbers."""
 
 
 class Outer(Section):
@@ -42,21 +42,21 @@ class Outer(Section):
     mistaken: ClassVar = {"others": "this is another kind of config: rg-env other FILE"}
 
     name: str
-    """Needed."""
+    """A required key."""
     inner: Inner = Inner()
-    """A part."""
+    """A nested section."""
     named: dict[str, Inner] = Field(default_factory=dict)
-    """Parts by name."""
+    """Sections by name."""
     maybe: Inner | None = None
-    """A part that may be missing."""
+    """An optional section."""
     count: int = Field(default=1, ge=1)
     """A whole number."""
     flag: bool = False
-    """Yes or no."""
+    """A boolean."""
 
 
 def write(folder: Path, **files: str) -> Path:
-    """Files NAME.yaml with these texts; the first one."""
+    """Write these texts to files NAME.yaml and return the first file."""
     for name, text in files.items():
         (folder / f"{name}.yaml").write_text(text)
     return folder / f"{next(iter(files))}.yaml"
@@ -67,7 +67,7 @@ def values(folder: Path, *overrides: str, **files: str) -> dict[str, Any]:
 
 
 def test_later_files_win_and_the_file_itself_last(tmp_path: Path) -> None:
-    """Mappings are merged, lists replaced. Paths are relative to the file that names them."""
+    """Mappings are merged and lists replaced. Paths are relative to the file that names them."""
     (tmp_path / "sub").mkdir()
     files = {
         "main": "extends: [one.yaml, sub/two.yaml]\nc: {x: main}\n",
@@ -78,8 +78,8 @@ def test_later_files_win_and_the_file_itself_last(tmp_path: Path) -> None:
     assert values(tmp_path, **files) == {"a": 2, "b": 2, "c": {"x": "main", "y": "two", "l": [3]}}
 
 
-def test_null_takes_a_key_away(tmp_path: Path) -> None:
-    """In a file, in an override and in lists; the keys below it are removed too."""
+def test_null_removes_a_key(tmp_path: Path) -> None:
+    """`null` removes a key and all keys below it: in a file, in an override and within lists."""
     files = {"main": "extends: base.yaml\nnamed: {a: null}\n", "base": "name: n\ncount: 3\nnamed: {a: {}, b: {}}\n"}
     assert values(tmp_path, "count=null", **files) == {"name": "n", "named": {"b": {}}}
     assert parse_config(read_config(tmp_path / "main.yaml", ["count="]), Outer).count == 1
@@ -94,7 +94,8 @@ def test_an_override_replaces_the_value_at_its_path(tmp_path: Path) -> None:
 
 
 def test_an_override_within_a_list_of_names_keeps_the_others(tmp_path: Path) -> None:
-    """Each gets a section; where the list is another one, or has no such name, it would be gone: that is refused."""
+    """Each name in the list becomes a section. An override of a name that is not in the list, or within any other list,
+    is refused because the list would be lost."""
     found = values(tmp_path, "named.y.rate=2", main="named: [x, y]\n")
     assert found == {"named": {"x": {}, "y": {"rate": 2}}}
     for text in ("named: [x]\n", "named: [{y: 1}]\n", "named: [y, 3]\n", "named: []\n"):
@@ -110,7 +111,7 @@ def test_an_override_within_a_list_of_names_keeps_the_others(tmp_path: Path) -> 
      (".inf", math.inf)],
 )  # fmt: skip
 def test_scalars_are_what_they_look_like(tmp_path: Path, text: str, value: object) -> None:
-    """YAML 1.1 makes text of 1e-6, a boolean of `on`, a date of a version, a number in base 60 of a time."""
+    """YAML 1.1 would read 1e-6 as text, `on` as a boolean, 2024-01-01 as a date and 12:30 as a number in base 60."""
     assert values(tmp_path, main=f"a: {text}\n") == {"a": value}
     assert values(tmp_path, f"a={text}", main="{}") == {"a": value}
 
@@ -124,7 +125,7 @@ trees = st.dictionaries(
 
 @given(tree=trees)
 def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, tree: dict[str, Any]) -> None:
-    """Any tree of plain values survives being dumped and read, null keys aside."""
+    """Any tree of plain values survives a round trip through YAML, except for null values."""
     tree.pop("extends", None)
     file = tmp_path_factory.mktemp("config") / "x.yaml"
     file.write_text(to_yaml(tree), encoding="utf-8")
@@ -132,7 +133,7 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, tree:
 
 
 @given(text=st.text() | st.from_regex(r"[a-z.]{0,8}=[\[\]{}:,&*!a-z0-9 '\"-]{0,12}", fullmatch=True))
-def test_no_override_makes_anything_but_an_input_error(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+def test_overrides_raise_only_input_errors(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     file = tmp_path_factory.getbasetemp() / "empty.yaml"
     file.write_text("name: n\n")
     with suppress(InputError):
@@ -163,7 +164,7 @@ LAUGHS = "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in
     ],
 )
 def test_files_that_cannot_be_read(tmp_path: Path, files: dict[str, str], words: str) -> None:
-    """One line for each, also for a missing file and a folder."""
+    """Each error is one line, including those for a missing file and a folder."""
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
     main = write(tmp_path, **files)
     others = {tmp_path / "gone.yaml": "No such", tmp_path: "Is a dir"}
@@ -206,7 +207,7 @@ def test_a_mistake_is_reported_with_path_value_place_and_fix(tmp_path: Path, ove
 
 
 def test_all_mistakes_are_reported_at_once_each_with_its_line(tmp_path: Path) -> None:
-    """Also where the value came from a file that is extended."""
+    """A mistake in an extended file is reported with that file and its line."""
     main = write(tmp_path, main="extends: base.yaml\ncount: 0\n", base="name: n\ninner:\n  rate: x\n")
     with pytest.raises(ConfigError) as caught:
         parse_config(read_config(main, ["flag=1"]), Outer)
@@ -219,7 +220,8 @@ def test_all_mistakes_are_reported_at_once_each_with_its_line(tmp_path: Path) ->
 
 
 def test_names_are_checked_together_with_the_schema(tmp_path: Path) -> None:
-    """What the caller knows of names is reported with the mistakes in other keys, and not if a key is missing."""
+    """Problems found by the caller's check are reported with the mistakes in other keys, but not if a required key is
+    missing."""
 
     def names(config: Outer) -> Iterator[Problem]:
         for name in config.named:
@@ -236,15 +238,15 @@ def test_names_are_checked_together_with_the_schema(tmp_path: Path) -> None:
 
 
 def test_short_forms(tmp_path: Path) -> None:
-    """One text sets a section's main key, or is a list of one."""
+    """Plain text sets a section's main key, or becomes a list of one item."""
     config = parse_config(read_config(write(tmp_path, main="name: n\nmaybe: big\ninner: {words: a}\n")), Outer)
     assert (config.maybe and config.maybe.label, config.inner.words) == ("big", ["a"])
     with pytest.raises(ConfigError, match="must be a list"):
         parse_config(read_config(tmp_path / "main.yaml", ["inner.sizes=x"]), Outer)
 
 
-def test_rewards_and_tasks_in_a_list() -> None:
-    """Names, and mappings with a name; a number is a weight in a mapping."""
+def test_forms_of_rewards() -> None:
+    """Rewards may be a name, a list of names and mappings with a name, or a mapping from names to weights."""
 
     class Scored(Section):
         rewards: Rewards = Field(default_factory=dict)
@@ -297,8 +299,8 @@ def test_other_overrides_may_contain_a_hash(tmp_path: Path, text: str) -> None:
     ],
     ids=lambda text: text[:20],
 )
-def test_values_that_no_config_has_are_one_line(tmp_path: Path, text: str, words: str) -> None:
-    """In files and in overrides alike."""
+def test_unsupported_yaml_values_are_one_line_errors(tmp_path: Path, text: str, words: str) -> None:
+    """The error is one short line, both for files and for overrides."""
     for overrides, main in (([], f"b: {text}\n"), ([f"b={text}"], "{}")):
         with pytest.raises(InputError) as caught:
             values(tmp_path, *overrides, main=main)
@@ -319,7 +321,7 @@ def test_values_that_no_config_has_are_one_line(tmp_path: Path, text: str, words
     ],
 )
 def test_configs_of_the_sources_have_a_counterpart(tmp_path: Path, theirs: str, ours: str) -> None:
-    """A path of another repository is answered by the shipped config, in `extends:` too."""
+    """For a config path of another repository, also in `extends:`, the error names the corresponding shipped config."""
     assert (Path(__file__).parents[2] / "configs" / f"{ours}.yaml").is_file()
     for file in (theirs, write(tmp_path, main=f"extends: {theirs}\n")):
         with pytest.raises(InputError, match=rf"corresponds to configs/{ours}\.yaml here$") as caught:
@@ -331,15 +333,15 @@ def test_configs_of_the_sources_have_a_counterpart(tmp_path: Path, theirs: str, 
 
 
 class Imports(Section):
-    """A config that imports."""
+    """A config with imports."""
 
     imports: list[str] = Field(default_factory=list)
     seed: int = 0
 
 
 def test_lists_of_imports_add_up(tmp_path: Path) -> None:
-    """Files are relative to the config that names them. Items of the extended files come first, in order, without
-    duplicates; their location is that in the last file."""
+    """Files are relative to the config that names them. Items of extended files come first, in order, without
+    duplicates; the location of the list is that in the last file."""
     (tmp_path / "base").mkdir()
     files = {
         "run": "extends: [base/b.yaml, base/none.yaml]\nimports: [shared.module, ../own.py, /else.py]",
@@ -357,8 +359,7 @@ def test_lists_of_imports_add_up(tmp_path: Path) -> None:
     assert parse_config(document, Imports).imports == names
 
 
-def test_null_takes_away_what_extended_files_import(tmp_path: Path) -> None:
-    """As for every other key."""
+def test_null_removes_the_imports_of_extended_files(tmp_path: Path) -> None:
     write(tmp_path, base="imports: [a.py]", run="extends: base.yaml\nimports: null")
     assert values(tmp_path, over="extends: run.yaml\nimports: [b.py]") == {"imports": [f"{tmp_path}/b.py"]}
     assert read_config(tmp_path / "run.yaml").values == {}
@@ -367,7 +368,7 @@ def test_null_takes_away_what_extended_files_import(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["{a: 1}", "3"])
 @pytest.mark.parametrize("extends", ["", "extends: base.yaml\n"])
 def test_imports_other_than_a_list_are_reported_by_the_schema(tmp_path: Path, value: Any, extends: str) -> None:
-    """With the file and the line of it, also where an extended file has a list."""
+    """The error names file and line, even if an extended file has a valid list."""
     file = write(tmp_path, run=f"{extends}imports: {value}", base="imports: [a.py]")
     with pytest.raises(ConfigError, match=rf"^imports.* @ .*run\.yaml:{1 + bool(extends)}: must be ") as raised:
         parse_config(read_config(file), Imports)

@@ -1,4 +1,4 @@
-"""Rows and splits. Sweeps over all 105 tasks are in the tier `slow`."""
+"""Rows and splits. Sweeps over all 105 tasks are in the `slow` tier."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ def _questions(rows: list[dataset.Row]) -> list[str]:
 
 
 def test_a_row_holds_all_that_scoring_needs() -> None:
-    """A row is JSON: question, gold answer, and an info of texts with the whole entry."""
+    """A row is JSON: the question, the gold answer and an `info` of strings, one of which is the entire entry."""
     row = build_rows("leg_counting", "train", 1, seed=0)[0]
     assert json.loads(json.dumps(row)) == row
     assert set(row["info"]) == {"rg_task", "config", "entry", "problem", "share"}
@@ -34,7 +34,8 @@ def test_a_row_holds_all_that_scoring_needs() -> None:
 
 @pytest.mark.parametrize(("seed", "eval_seed"), [(0, 0), (1, 2), (2, 1), (-3, 10**12)])
 def test_splits_are_disjoint_for_any_seeds(seed: int, eval_seed: int) -> None:
-    """No evaluation question is a training question, under this pair of seeds or against another run's."""
+    """No evaluation question is a training question, either under this pair of seeds or in a run whose `seed` is this
+    `eval_seed`."""
     size = len(QUICK)
     train, evaluation, _ = build_splits(QUICK, 40 * size, 15 * size, seed, eval_seed)
     others = build_rows(QUICK, "train", 40 * size, seed=eval_seed)
@@ -54,7 +55,7 @@ def test_mixtures_are_weighted_and_shuffled() -> None:
 
 
 def test_rows_depend_on_the_seed_alone() -> None:
-    """The same seed gives the same rows, also in another process; nearby seeds share almost no rows."""
+    """The same seed gives the same rows in another process; neighboring seeds share no rows."""
     code = (
         "from rg_env.core.data.dataset import build_rows; import hashlib, json;"
         "rows = build_rows(['leg_counting', 'maze', 'ransom_note'], 'train', 30, 5, cache=False);"
@@ -68,7 +69,7 @@ def test_rows_depend_on_the_seed_alone() -> None:
 
 
 def test_the_evaluation_set_is_frozen_across_training_seeds() -> None:
-    """`seed` moves the training rows only, `eval_seed` the evaluation rows only."""
+    """`seed` changes only the training rows, and `eval_seed` only the evaluation rows."""
     train, evaluation, manifest = build_splits("chain_sum", 20, 10, seed=0)
     other_train, same_eval, other = build_splits("chain_sum", 20, 10, seed=1)
     same_train, other_eval, _ = build_splits("chain_sum", 20, 10, seed=0, eval_seed=9)
@@ -78,8 +79,7 @@ def test_the_evaluation_set_is_frozen_across_training_seeds() -> None:
     assert evaluation != other_eval
 
 
-def test_a_task_too_small_says_how_much_it_has() -> None:
-    """A task with too few distinct questions quickly raises an error with the number found."""
+def test_a_task_with_too_few_questions_reports_how_many_it_has() -> None:
     with pytest.raises(
         InputError, match=r"'tower_of_hanoi'.*500 requested for the train split, \d+ found .* in [\d,]+ draws"
     ):
@@ -95,7 +95,7 @@ def test_a_task_too_small_says_how_much_it_has() -> None:
     ],
 )
 def test_bad_option_values_name_task_and_option(gym: Any, message: str) -> None:
-    """What the library asserts or stumbles over becomes one line with task and options."""
+    """The library's assertions and other errors become one line with the task and its options."""
     with pytest.raises(InputError, match=message) as caught:
         build_rows(gym, "train", 1, seed=0)
     assert "\n" not in str(caught.value)
@@ -103,7 +103,7 @@ def test_bad_option_values_name_task_and_option(gym: Any, message: str) -> None:
 
 @pytest.mark.parametrize("n", [-1, 1.5, True, "3"])
 def test_bad_sizes_and_seeds_are_refused(n: Any) -> None:
-    """Numbers of examples are whole numbers from 0 up, seeds whole numbers."""
+    """The number of examples must be a whole number of at least 0, and the seed a whole number."""
     with pytest.raises(InputError, match="number of train examples"):
         build_rows("maze", "train", n, seed=0)
     with pytest.raises(InputError, match="seed must be a whole number"):
@@ -120,20 +120,20 @@ def test_bad_sizes_and_seeds_are_refused(n: Any) -> None:
     ],
 )
 def test_options_work_in_json_form(config: Any) -> None:
-    """Dates as text, tuples as lists and nested options as mappings reach the library in its own types."""
+    """Dates as text, tuples as lists and nested options as mappings are converted to the library's types."""
     row = build_rows(config, "train", 1, seed=0)[0]
     assert score(f"<answer>{row['answer']}</answer>", row["info"]).status == "correct"
 
 
-def test_acre_goes_on_beyond_one_block() -> None:
-    """Items beyond the library's dataset size come from the next block, with other questions."""
+def test_acre_continues_beyond_one_block() -> None:
+    """Items beyond the library's dataset size come from the next block, which has other questions."""
     rows = build_rows("acre", "train", 500, seed=0)
     assert len(set(_questions(rows))) == 500
 
 
 @pytest.mark.slow
 def test_every_task_gives_the_same_rows_in_any_process() -> None:
-    """Under other hash seeds, time zones and numbers of processes all tasks give the same rows, byte by byte."""
+    """All tasks give byte-identical rows under different hash seeds, time zones and numbers of processes."""
     code = """
 import hashlib, json, sys
 from rg_env.core.data.dataset import build_rows

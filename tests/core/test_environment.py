@@ -21,7 +21,8 @@ ROWS = [{"question": f"{n} + 0?", "answer": str(n)} for n in range(1, 4)]
 
 
 def test_rows_of_every_form() -> None:
-    """A question is prompted, a prompt of messages or text stays; answers become text; all columns are kept."""
+    """A question becomes a prompt, and a prompt given as messages or text is unchanged; answers become text, and all
+    columns are kept."""
     env = Environment(
         [
             {"question": "1 + 1?", "answer": 2, "difficulty": "easy"},
@@ -60,14 +61,15 @@ def test_rows_of_every_form() -> None:
     ],
 )  # fmt: skip
 def test_bad_rows_are_named_by_index(row: Any, message: str) -> None:
-    """In one line, when the environment is made."""
+    """The constructor raises an error of one line."""
     with pytest.raises(InputError, match=message) as caught:
         Environment([{"question": "?"}, row])
     assert "\n" not in str(caught.value)
 
 
 def test_repeated_rows_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    """As in files: counted in a line. A row with other columns, or in the other split, is not a repeat."""
+    """Repeated rows are counted in one printed line. A row with other columns, or one in the other split, is not a
+    repeat."""
     row = {"question": "1 + 1?", "answer": 2}
     env = Environment([row, {**row, "answer": "2"}, {**row, "info": {"a": 1}}, row], [row])
     assert [each["example_id"] for each in env.train_rows] == [0, 2]
@@ -89,14 +91,13 @@ def test_repeated_rows_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
         ({"train_rows": [{"question": "?"}], "prompt_placement": "sytem"}, "did you mean 'system'"),
     ],
 )
-def test_environments_that_cannot_be(arguments: dict[str, Any], message: str) -> None:
-    """Also on one line."""
+def test_invalid_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Environment(**arguments)
 
 
 def test_rewards_are_weighted_and_see_the_row() -> None:
-    """Rewards receive the parameters that they name; rewards with weight 0 are only measured; gates apply."""
+    """Rewards receive the parameters that they name. Rewards with weight 0 are only measured, and gates apply."""
 
     def hinted(rollout: Rollout, info: Any, task: str, completion: Any, prompt: Any) -> float:
         assert (task, info) == ("default", {"kind": "sum"})
@@ -130,7 +131,7 @@ def test_rewards_are_weighted_and_see_the_row() -> None:
 )
 @pytest.mark.parametrize("concurrent", [False, True])
 def test_a_reward_that_exits_or_is_canceled_is_an_error(error: BaseException, words: str, concurrent: bool) -> None:
-    """It neither ends the process nor hangs the event loop, which serves later calls."""
+    """Such a reward neither ends the process nor hangs the event loop, which serves later calls."""
 
     async def later(rollout: Rollout) -> float:
         raise error
@@ -151,7 +152,7 @@ def test_a_reward_that_exits_or_is_canceled_is_an_error(error: BaseException, wo
 
 
 def test_an_interrupt_in_a_coroutine_reaches_the_caller() -> None:
-    """The loop goes on."""
+    """The event loop keeps running."""
 
     async def interrupted() -> None:
         raise KeyboardInterrupt
@@ -171,12 +172,13 @@ def test_partial_credit_for_own_rows_is_correctness() -> None:
         assert scored.rewards["partial"] == scored.rewards["correctness"]
 
 
-def test_async_rewards_of_a_batch_wait_together() -> None:
-    """For a judge, say: with gates and options; an error is the rollout's, as of any reward. In a notebook too."""
+def test_async_rewards_of_a_batch_run_concurrently() -> None:
+    """Async rewards, such as a judge, have gates and options like any others, and their errors name the rollout. They
+    also work inside a running event loop, as in a notebook."""
     together = asyncio.Barrier(3)
 
     async def judged(rollout: Rollout, bonus: float = 0.0) -> float:
-        async with asyncio.timeout(30), together:  # never entered unless all three are here
+        async with asyncio.timeout(30), together:  # entered only when all three have arrived
             if rollout.text == "bad":
                 raise KeyError("x")
             return len(rollout.text) + bonus
@@ -196,7 +198,7 @@ def test_async_rewards_of_a_batch_wait_together() -> None:
 
 
 def test_accuracy_needs_an_answer_to_every_row() -> None:
-    """Otherwise the metric is missing, rather than computed over some of the rows."""
+    """If a row has no answer, the metric is missing rather than computed over the other rows."""
     rows = [{"question": "1?", "answer": "1"}, {"question": "2?"}]
     assert Environment(rows[:1]).has_accuracy
     env = Environment(rows)
@@ -204,31 +206,31 @@ def test_accuracy_needs_an_answer_to_every_row() -> None:
     assert [scored.metrics for scored in env.score([env.rollout(row, "1") for row in env.train_rows])] == [{}, {}]
 
 
-def said(text: object) -> Any:
+def extracted(text: object) -> Any:
     return extract(f"so <answer>{text}</answer>")
 
 
 @pytest.mark.parametrize("gold", ["1234567", "1,234,567", "1234567.0", "2469134/2"])
 def test_numbers_are_compared_by_value(gold: str) -> None:
-    """Written with separators, as a decimal or as a fraction; no other number is right."""
+    """A number may have separators, and may be a decimal or a fraction; no other number is right."""
     for text in ("1234567", "1,234,567", " 1234567.00 ", "2469134/2", "$1234567$"):
-        assert score_match(said(text), gold).status == "correct", text
+        assert score_match(extracted(text), gold).status == "correct", text
     for text in ("1234568", "1234567.5", "-1234567", "1234567/2", "1234567 1234567"):
-        assert score_match(said(text), gold).status == "wrong", text
+        assert score_match(extracted(text), gold).status == "wrong", text
 
 
 @given(st.text(st.characters(categories=["L"]), min_size=1, max_size=12).filter(str.isascii), st.booleans())
 def test_texts_are_compared_without_case_and_spacing(word: str, upper: bool) -> None:
-    """And with the dress that models give an answer."""
+    """Letter case, spacing, a final period and bold markup do not matter."""
     text = f" {word.upper() if upper else word.lower()} \n end."
-    assert score_match(said(text), f"{word} end").status == "correct"
-    assert score_match(said(f"**{word} end**"), f"{word} end").status == "correct"
-    assert score_match(said(f"{word} {word} end"), f"{word} end").status == "wrong"
+    assert score_match(extracted(text), f"{word} end").status == "correct"
+    assert score_match(extracted(f"**{word} end**"), f"{word} end").status == "correct"
+    assert score_match(extracted(f"{word} {word} end"), f"{word} end").status == "wrong"
 
 
 @given(st.text(max_size=30), st.text(max_size=8))
 def test_grading_never_raises(answer: str, gold: str) -> None:
-    """For any model output; without a gold answer, nothing is right."""
+    """Any model output gets a score from 0 to 1; without a gold answer, none is right."""
     found = score_match(extract(answer), gold)
     assert 0.0 <= found.value <= 1.0
     assert (found.value == 1.0) is (found.status == "correct")
@@ -236,19 +238,19 @@ def test_grading_never_raises(answer: str, gold: str) -> None:
         assert found.status in ("no_answer", "ungradable")
 
 
-def test_an_endless_answer_is_too_long() -> None:
-    """Unless the gold answer is about as long."""
-    assert score_match(said("1" * 20_000), "1").status == "too_long"
-    assert score_match(said("a" * 20_000), "a" * 20_000).status == "correct"
+def test_an_answer_over_the_length_limit_is_too_long() -> None:
+    """An answer may be longer if the gold answer is about as long."""
+    assert score_match(extracted("1" * 20_000), "1").status == "too_long"
+    assert score_match(extracted("a" * 20_000), "a" * 20_000).status == "correct"
 
 
-def test_answers_wait_for_workers_together() -> None:
-    """Where workers grade, eight at a time: also on Python 3.11, whose cached properties share a lock."""
+def test_workers_grade_answers_concurrently() -> None:
+    """Eight answers are graded at the same time, even on Python 3.11, whose cached properties share a lock."""
     together = threading.Barrier(8)
 
     class Info(dict[str, str]):
         def __contains__(self, key: object) -> bool:
-            together.wait(timeout=30)  # breaks unless eight are here
+            together.wait(timeout=30)  # breaks unless all eight arrive
             return super().__contains__(key)
 
     env = ReasoningGym("leg_counting", 8, 0, grading="upstream")
@@ -257,7 +259,8 @@ def test_answers_wait_for_workers_together() -> None:
 
 
 def test_reasoning_gym_is_an_environment() -> None:
-    """Its rows are core's and use the requested grading; gold answers are right; further rows get the same prompts."""
+    """The rows are those of `build_rows` and use the requested grading. Gold answers are right, and rows drawn later
+    get the same prompts."""
     env = ReasoningGym(["leg_counting", "chain_sum"], 6, 4, seed=3, grading="partial")
     drawn = build_rows(["leg_counting", "chain_sum"], "train", 6, 3)
     assert [row["question"] for row in env.train_rows] == [row["question"] for row in drawn]

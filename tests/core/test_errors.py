@@ -1,4 +1,4 @@
-"""The error tree."""
+"""The error tree, suggestions for unknown names, and installation commands."""
 
 import json
 import pickle
@@ -18,7 +18,7 @@ CLASSES = [value for value in vars(errors).values() if isinstance(value, type) a
 
 @pytest.mark.parametrize("cls", CLASSES)
 def test_errors_survive_pickling(cls: type[RGEnvError]) -> None:
-    """An error comes out of a worker process as it went in."""
+    """Worker processes send errors as pickles."""
     copy = pickle.loads(pickle.dumps(cls("one line")))
     assert type(copy) is cls
     assert str(copy) == "one line"
@@ -26,7 +26,8 @@ def test_errors_survive_pickling(cls: type[RGEnvError]) -> None:
 
 
 def test_unknown_name_offers_the_nearest() -> None:
-    """The nearest names are offered, also by one of their words, but not distant ones; few names are all listed."""
+    """Similar names are suggested, including those that contain the name as a word, but distant ones are not. A short
+    list of names is given in full."""
     assert errors.nearest("instruction", ["attention", "system_prompt"]) == []
     assert errors.nearest("hanoi", ["n_queens", "tower_of_hanoi"]) == ["tower_of_hanoi"]
     assert "did you mean 'leg_counting'" in str(unknown_name("task", "leg_countin", ["leg_counting", "maze"]))
@@ -34,7 +35,8 @@ def test_unknown_name_offers_the_nearest() -> None:
 
 
 def test_the_command_that_installs_names_the_repository() -> None:
-    """The package is on no index: the address is the one of `[project.urls]`, which the documents show too."""
+    """The package is not on an index, so the command contains the address in `[project.urls]`, which the docs also
+    show."""
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     address = project["urls"]["Repository"]
     assert f"  repository: {address}\n" in (Path(__file__).parents[2] / "mkdocs.yml").read_text()

@@ -1,4 +1,4 @@
-"""Extraction of the answer."""
+"""Extraction of the answer from a completion."""
 
 import re
 import time
@@ -29,7 +29,8 @@ TEXTS = st.lists(PIECES, max_size=30).map("".join)
     ],
 )
 def test_the_last_well_formed_answer_counts(text: str, answer: str | None) -> None:
-    """The last pair of tags, the innermost opening, whitespace stripped; a blank one is missing."""
+    """The answer is the text in the last pair of tags, from the innermost opening one, without surrounding whitespace.
+    A blank answer is missing."""
     assert extract(text) == (NONE if answer is None else Extraction("ok", answer))
 
 
@@ -60,22 +61,22 @@ def test_the_last_well_formed_answer_counts(text: str, answer: str | None) -> No
     ],
 )
 def test_an_answer_in_thinking_does_not_count(text: str, answer: str | None) -> None:
-    """Closed, cut or opened in the prompt: what the model only thinks is not its answer.
+    """An answer inside a thinking block does not count, whether the block is closed, cut off or opened by the prompt.
 
-    Tags that are mentioned or not in pairs, and other names, are text.
+    Tags that are only mentioned or are not in pairs, and tags with other names, are text.
     """
     assert extract(text) == (NONE if answer is None else Extraction("ok", answer))
 
 
 def _reference(text: str) -> str | None:
-    """The rule as a grammar: at each place a block of thinking, else an answer, else one character."""
+    """The rule as a grammar: at each position a thinking block, otherwise an answer, otherwise one character."""
     answers: list[str] = []
     at = 0
     while at < len(text):
         block = re.compile(r"<think>.*?(?:</think>|$)", re.DOTALL).match(text, at)
         answer = re.compile(r"<answer>((?:(?!</?answer>).)*)</answer>", re.DOTALL).match(text, at)
         stray = None
-        if answer:  # without the blocks in it, a closing tag of thinking belongs to an opening one before the answer
+        if answer:  # outside of blocks within the answer, `</think>` closes a block opened before the answer
             blank = re.sub(r"<think>.*?</think>", lambda block: " " * len(block[0]), answer[1], flags=re.DOTALL)
             stray = blank.partition("<think>")[0].find("</think>")
         if block:
@@ -93,7 +94,7 @@ def _reference(text: str) -> str | None:
 
 @given(TEXTS)
 def test_extraction_equals_its_definition(text: str) -> None:
-    """One pass over the tags finds what a naive search finds."""
+    """One pass over the tags finds the same answer as a naive search."""
     assert extract(text).answer == _reference(text)
 
 
@@ -108,7 +109,7 @@ def test_extraction_equals_its_definition(text: str) -> None:
     ],
 )
 def test_extraction_takes_linear_time(text: str) -> None:
-    """20,000 tags take milliseconds."""
+    """20,000 tags take less than half a second."""
     start = time.perf_counter()
     assert extract(text) == NONE
     assert time.perf_counter() - start < 0.5
@@ -133,7 +134,8 @@ def test_extraction_takes_linear_time(text: str) -> None:
     ],
 )
 def test_completions_come_in_many_forms(completion: Any, text: str) -> None:
-    """Text, messages as mappings or objects, content as text, parts or nothing."""
+    """A completion is text or messages. Messages are mappings or objects, with content that is text, a list of parts or
+    None."""
     assert completion_text(completion) == text
 
 
@@ -150,7 +152,7 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_no_completion_raises(completion: Any) -> None:
-    """Whatever a server sends as a message, there is a text, and an answer of it or none."""
+    """Whatever a server sends as a message has a text, and either an answer from that text or none."""
     text = completion_text(completion)
     assert isinstance(text, str)
     assert extract(completion) == extract(text)

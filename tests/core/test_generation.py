@@ -32,7 +32,7 @@ def requests(gym: Any, n: int, seed: int = 0) -> list[Request]:
 
 @pytest.fixture
 def generation() -> Iterator[Callable[..., Generation]]:
-    """Makes generations; all of their processes have ended after the test."""
+    """A factory of generations that checks, after the test, that all of their processes have ended."""
     made: list[Generation] = []
 
     def make(*arguments: Any, **limits: Any) -> Generation:
@@ -47,7 +47,8 @@ Make = Callable[..., Generation]
 
 
 def test_any_number_of_processes_gives_the_same_rows(generation: Make) -> None:
-    """One process or three, and chunks of any size: byte-identical rows. Six of these tasks depend on the hash seed."""
+    """One process and three, with chunks of different sizes, give equal rows. Six of these tasks depend on the hash
+    seed."""
     gym = [
         "ransom_note",
         "isomorphic_strings",
@@ -78,8 +79,8 @@ class Terminal(io.StringIO):
         (io.StringIO(), 0.0, "generating rows: 5 of 1,000\n"),
     ],
 )
-def test_what_takes_long_is_shown(stream: io.StringIO, after_s: float, expected: str) -> None:
-    """A terminal sees one line, which goes at the end; a file gets a line now and then."""
+def test_progress_is_shown(stream: io.StringIO, after_s: float, expected: str) -> None:
+    """A terminal shows one line, which is cleared at the end; a file gets a line from time to time."""
     progress = Progress(1000, stream, after_s)
     for found in (5, 6):
         progress.show(found)
@@ -95,9 +96,9 @@ def test_little_work_takes_one_process(generation: Make) -> None:
         assert len(made.drawers) == processes
 
 
-def test_the_users_process_stays_clean(tmp_path: Path) -> None:
-    """The library is not imported there, nothing is printed, no `__main__` guard is needed, and no file in the working
-    directory shadows a module."""
+def test_the_calling_process_stays_clean(tmp_path: Path) -> None:
+    """The calling process does not import the library, prints nothing and needs no `__main__` guard; files in the
+    working directory do not shadow modules."""
     code = "import sys; from rg_env.core.data.dataset import build_rows as b; b('codeio', 'train', 5, 0, cache=False);"
     code += "print('reasoning_gym' in sys.modules)"
     for name in ("random.py", "queue.py", "reasoning_gym.py"):
@@ -107,7 +108,8 @@ def test_the_users_process_stays_clean(tmp_path: Path) -> None:
 
 
 def test_a_killed_process_is_a_clear_error(generation: Make) -> None:
-    """A process that dies, as one the kernel ends for its memory, ends the build with one line, and the others."""
+    """If a process dies, for example killed by the kernel for its memory, generation raises an error of one line and
+    ends the other processes."""
     made = generation(requests("futoshiki", 1000))
     timer = threading.Timer(0.3, lambda: os.kill(made.drawers[0].process.pid, signal.SIGKILL))
     timer.start()
@@ -133,10 +135,11 @@ def test_a_killed_process_is_a_clear_error(generation: Make) -> None:
         ("raise SystemExit('the reason')", 600.0, "a generation process ended: exit code 1: the reason"),
     ],
 )
-def test_a_draw_without_end(
+def test_draws_that_hang_or_exit_are_errors(
     generation: Make, write: Callable[..., Path], statement: str, silence_s: float, message: str
 ) -> None:
-    """CPU time is limited, so that a busy machine is not an error, and a wait by the clock. Nothing is skipped."""
+    """A draw has a limit on CPU time, so that a busy machine does not cause an error, and a limit on silence by the
+    clock. No draw is skipped."""
     text = TASK.replace("rng = Random", f"{statement}\n        rng = Random")
     import_user_code([str(write("own_endless.py", text))])
     with pytest.raises(GenerationError, match=message):
@@ -144,7 +147,7 @@ def test_a_draw_without_end(
 
 
 def test_a_limit_counts_each_draw_by_itself(generation: Make, write: Callable[..., Path]) -> None:
-    """Many draws may take more CPU time together than one may."""
+    """All draws together may use more CPU time than the limit of one draw."""
     slow = "end = time.process_time() + 0.5\n        while time.process_time() < end: pass\n        rng = Random"
     import_user_code([str(write("own_slow.py", TASK.replace("rng = Random", slow)))])
     (found,) = generation(requests("own_sums", 6), 1, draw_cpu_s=2).run()
@@ -152,8 +155,8 @@ def test_a_limit_counts_each_draw_by_itself(generation: Make, write: Callable[..
 
 
 def test_a_draw_that_fails_gives_no_item() -> None:
-    """The library's own failures under good options are passed over (maze, draw 2745 of seed 0); options that it
-    refuses, or under which every draw fails, are an error."""
+    """A draw that fails under valid options is skipped (maze, draw 2745 of seed 0). Options that the library refuses,
+    or under which every draw fails, are an error."""
     rows = build_rows("maze", "train", 2100, seed=0, cache=False)
     assert len(rows) == 2100
     for options in ({"min_dist": 0}, {"min_grid_size": 5, "max_grid_size": 5, "min_dist": 400, "max_dist": 500}):
@@ -162,7 +165,7 @@ def test_a_draw_that_fails_gives_no_item() -> None:
 
 
 def test_importing_one_task_is_enough() -> None:
-    """A process imports the task that it draws from and no other, unless the library is another than the table's."""
+    """A process imports only the task that it draws from, unless the installed library differs from the task table."""
     code = """
 import sys
 from rg_env.core.tasks import library
@@ -181,9 +184,9 @@ assert len(library.task_names()) == 105 and sys.modules["reasoning_gym"].__versi
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGKILL])
 def test_no_process_is_left(kind: signal.Signals) -> None:
-    """After Ctrl-C, which the user sees as a KeyboardInterrupt, and after a parent that is killed."""
+    """No generation process is left after Ctrl-C, which raises KeyboardInterrupt, or after the parent is killed."""
     code = "from rg_env.core.data.dataset import build_rows; import signal;"
-    code += "signal.signal(signal.SIGINT, signal.default_int_handler);"  # ignored below a shell's background job
+    code += "signal.signal(signal.SIGINT, signal.default_int_handler);"  # a shell's background jobs ignore SIGINT
     code += "build_rows(['futoshiki', 'knight_swap'], 'train', 2000, 0, cache=False, processes=2)"
     parent = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
     assert until(lambda: len(psutil.Process(parent.pid).children()) == 2, 30)
@@ -201,15 +204,15 @@ def draws() -> Draws:
 
 @pytest.mark.parametrize("task", ["ransom_note", "time_intervals", "list_functions"])
 def test_items_are_those_of_the_rows(draws: Draws, task: str) -> None:
-    """The training rows' entries, in any process: one of these tasks depends on the hash seed, one on a fix, one on the
-    global random state."""
+    """Items drawn in this process contain the training rows' entries. One of these tasks depends on the hash seed, one
+    on a library fix, and one on the global random state."""
     rows = build_rows(task, "train", 5, seed=4, cache=False)
     drawn = [item for item in draws.items(task, 40, seed=4) if item.split("problem") == "train"]
     assert {row["info"]["entry"] for row in rows} <= {item.entry for item in drawn}
 
 
 def test_items_follow_their_options(draws: Draws) -> None:
-    """Items of one task with other options do not come from the dataset opened before; wrong options are an error."""
+    """Other options for the same task open another dataset, and invalid options are an error."""
     plain = draws.items("chain_sum", 3, config={"min_terms": 2, "max_terms": 2})
     longer = draws.items("chain_sum", 3, config={"min_terms": 9, "max_terms": 9})
     terms = [json.loads(item.entry)["metadata"]["difficulty"]["num_terms"] for item in plain + longer]

@@ -1,4 +1,4 @@
-"""Importing user code: files and modules, what remains of them, and errors."""
+"""Importing user code: files and modules, their effects on the process, and errors."""
 
 import os
 import pickle
@@ -21,7 +21,8 @@ COUNTED = "import user_code\nuser_code.runs.append(__name__)\nclass Thing: pass\
 
 
 def test_a_file_becomes_a_module_of_its_name(write: Write) -> None:
-    """It is imported once, by whichever path; pickling works, and neither `sys.path` nor the folder changes."""
+    """A file is imported once, whichever path names it. Its classes can be pickled, and neither `sys.path` nor the
+    folder changes."""
     path = write("plain_things.py", COUNTED)
     before = list(sys.path)
     import_user_code(["plain_things.py", str(path)], base=path.parent)
@@ -35,7 +36,7 @@ def test_a_file_becomes_a_module_of_its_name(write: Write) -> None:
 
 
 def test_a_taken_name_is_made_unique(write: Write) -> None:
-    """A file that is called like a library does not take its place."""
+    """A file named like a library does not replace it."""
     path = write("json.py", COUNTED)
     odd = write("my-own things.py", COUNTED)
     import json
@@ -49,7 +50,7 @@ def test_a_taken_name_is_made_unique(write: Write) -> None:
 
 
 def test_modules_are_imported_by_name(write: Write) -> None:
-    """Their hash covers the whole package, also files that are not imported."""
+    """The hash of a module covers its entire package, including files that are not imported."""
     write("own_pkg/__init__.py", "")
     write("own_pkg/deep/__init__.py", "")
     helper = write("own_pkg/helper.py", "x = 1")
@@ -69,7 +70,7 @@ def test_modules_are_imported_by_name(write: Write) -> None:
 
 
 def test_the_running_script_is_not_run_again(write: Write) -> None:
-    """A script may name itself, as a file or in a config; neither `main()` nor its classes come twice."""
+    """A script may pass its own file to `import_user_code`."""
     text = (
         "import sys, rg_env\nfrom rg_env.core.user_code import sources\nprint('read', __name__)\n"
         "if __name__ == '__main__':\n    rg_env.import_user_code([__file__])\n    print([*sources()] == [__file__])\n"
@@ -113,7 +114,8 @@ def test_another_process_refuses_an_edited_source(write: Write) -> None:
     ],
 )
 def test_errors_are_one_line(write: Write, tmp_path: Path, name: str, text: str | None, message: str) -> None:
-    """What is missing, or what the import raised, and the last line of the user's own code; nothing stays behind."""
+    """The error states what is missing, or what the import raised and the last line of the user's code involved.
+    Nothing stays imported."""
     write("broken_pkg/__init__.py", "")
     write("broken_pkg/inner.py", "\n\n1 / 0\n")
     sys.path.insert(0, str(write("broken_pkg/tasks.py", "from broken_pkg import inner\n").parents[1]))
@@ -129,8 +131,8 @@ def test_errors_are_one_line(write: Write, tmp_path: Path, name: str, text: str 
             import_user_code(names)  # type: ignore[arg-type]
 
 
-def test_rewards_are_there_by_name(write: Write, tmp_path: Path) -> None:
-    """With options and gates; the origin names the file's module."""
+def test_imported_rewards_are_available_by_name(write: Write, tmp_path: Path) -> None:
+    """The function's module is that of the user's file."""
     text = (
         "import rg_env\n\n@rg_env.reward\ndef own_ending(rollout, mark='.'):\n    return rollout.text.endswith(mark)\n"
     )

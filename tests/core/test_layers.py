@@ -32,7 +32,7 @@ def _layer_of(name: str) -> str:
 
 
 def _modules_of_ours(path: Path) -> set[str]:
-    """Dotted names under rg_env that the file imports, anywhere in it, those for type checkers left out."""
+    """Dotted names under rg_env that the file imports anywhere, except for type checkers."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
@@ -62,14 +62,14 @@ def test_imports_point_one_way(path: Path) -> None:
 
 
 def test_no_folder_has_too_many_modules() -> None:
-    """At most 15 modules are in one folder (`cli` may have one for each command), and at most 170 in the package."""
+    """A folder has at most 15 modules (`cli` may have one for each command), and the package at most 170."""
     assert len(FILES) <= 170
     folders = Counter(path.parent.relative_to(PACKAGE) for path in FILES)
     assert {str(folder): n for folder, n in folders.items() if n > 15 and str(folder) != "cli"} == {}
 
 
 def _graph() -> dict[str, set[str]]:
-    """Modules of the package, and those that each imports, anywhere in it."""
+    """The modules of the package, with the modules that each imports anywhere in its code."""
     modules = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
                for path in FILES}  # fmt: skip
     graph: dict[str, set[str]] = {}
@@ -81,8 +81,8 @@ def _graph() -> dict[str, set[str]]:
     return graph
 
 
-def test_no_modules_import_each_other() -> None:
-    """Not in a circle of any length, imports inside functions included."""
+def test_there_are_no_import_cycles() -> None:
+    """Cycles of any length count, including those through imports inside functions."""
     graph = _graph()
     assert len(graph) > 100
     assert "rg_env.core.tasks.mixture" in graph["rg_env.core.environment"]
@@ -93,7 +93,7 @@ def test_no_modules_import_each_other() -> None:
 
 
 def test_core_imports_nothing_heavy() -> None:
-    """All modules of core import without torch, verifiers, vllm, datasets and reasoning_gym."""
+    """All modules of core can be imported without torch, transformers, verifiers, vllm, datasets and reasoning_gym."""
     modules = sorted(
         ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
         for path in FILES
@@ -104,7 +104,7 @@ def test_core_imports_nothing_heavy() -> None:
 
 
 def test_import_is_light() -> None:
-    """`import rg_env` takes under 0.2 s and imports none of the libraries underneath."""
+    """`import rg_env` takes under 0.2 s and imports no heavy libraries."""
     heavy = "{'torch', 'verifiers', 'reasoning_gym', 'datasets', 'pydantic', 'yaml', 'numpy'}"
     code = f"""
 import sys, time
@@ -120,7 +120,7 @@ print(seconds, sorted({heavy} & set(sys.modules)))
 
 
 def test_public_names_resolve() -> None:
-    """Every name in `dir(rg_env)` can be had, those of Verifiers' v1 API too, and no other."""
+    """Every name in `dir(rg_env)` resolves, including those of Verifiers' v1 API; any other raises AttributeError."""
     for name in dir(rg_env):
         assert getattr(rg_env, name) is not None
     assert {
@@ -140,7 +140,7 @@ def test_public_names_resolve() -> None:
 
 
 def _errors(setup: str, *names: str) -> list[str]:
-    """The error that each name of rg_env raises, in a new process after `setup`."""
+    """The errors that these names of rg_env raise in a new process, after `setup`."""
     code = f"""
 import sys, types
 {setup}
@@ -155,17 +155,18 @@ for name in {names!r}:
 
 
 def test_the_cause_of_a_failed_adapter_import_is_reported() -> None:
-    """Not that the release lacks an API which it has."""
+    """The error does not claim that the release lacks an API that it has."""
     for setup in ('sys.modules["httpx"] = None', 'import verifiers; sys.modules["httpx"] = None'):
-        (told,) = _errors(setup, "load_environment")
-        assert told.startswith(
+        (error,) = _errors(setup, "load_environment")
+        assert error.startswith(
             f"MissingExtraError rg_env.load_environment cannot be imported with verifiers {VERIFIERS}: "
         )
-        assert "httpx" in told
+        assert "httpx" in error
 
 
 def test_the_v1_names_are_refused_where_the_release_lacks_them() -> None:
-    """With the releases that have them; as no AttributeError, which Verifiers' loader takes for an empty package."""
+    """The error names the releases that have them. It is not an AttributeError, from which Verifiers' loader would
+    conclude that the package is empty."""
     setup = 'sys.modules["verifiers.v1"] = None'
     assert [line.partition(": ")[0] for line in _errors(setup, *rg_env.__all__)] == [
         f"MissingExtraError rg_env.{name} needs the v1 API of Verifiers, which verifiers {VERIFIERS} lacks (install "
@@ -175,7 +176,7 @@ def test_the_v1_names_are_refused_where_the_release_lacks_them() -> None:
 
 
 def test_load_environment_works_without_verifiers() -> None:
-    """It returns the plain environment; Verifiers' own object is refused with both remedies."""
+    """`load_environment` returns the plain environment; `ReasoningGymEnv` raises an error with both remedies."""
     code = """
 import sys
 sys.modules["verifiers"] = None

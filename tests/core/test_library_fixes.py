@@ -1,4 +1,4 @@
-"""Fixes to the library for generation; tested in separate processes, because fixes are permanent."""
+"""Fixes to the library for generation, tested in separate processes because fixes are permanent."""
 
 from run_code import run_code
 
@@ -6,7 +6,7 @@ from rg_env.core.tasks.library_fixes import left_out
 
 
 def test_number_sequences_stay_the_same_without_the_slow_ones() -> None:
-    """Quick draws are unchanged, and one that took more than 5 s (library seed 1705) takes none."""
+    """Quick draws are unchanged, and one that took more than 5 s (library seed 1705) takes less than 1 s."""
     code = """
 import time
 from rg_env.core.tasks import library, library_fixes
@@ -23,7 +23,7 @@ assert time.monotonic() - start < 1
 
 
 def test_divisors_are_found_by_factoring() -> None:
-    """The same divisors in the same order, and those of large numbers at once."""
+    """The divisors and their order are unchanged, and those of large numbers are found in seconds."""
     code = """
 import random, time
 from rg_env.core.tasks import library, library_fixes
@@ -42,8 +42,8 @@ assert time.monotonic() - start < 10
     run_code(code)
 
 
-def test_time_intervals_do_not_know_the_day() -> None:
-    """An entry holds no trace of today."""
+def test_time_intervals_do_not_depend_on_the_date() -> None:
+    """No entry contains today's date."""
     code = """
 import datetime, json
 from rg_env.core.tasks import library, library_fixes
@@ -59,8 +59,8 @@ assert all("2024-01-0" in entry["metadata"]["start_time"] for entry in dataset)
     run_code(code)
 
 
-def test_codeio_leaves_out_what_cannot_be_repeated() -> None:
-    """Snippets that read clocks, files or entropy are not drawn from, and failed ones give no item."""
+def test_codeio_leaves_out_snippets_that_are_not_reproducible() -> None:
+    """Snippets that read clocks, files or entropy are removed, and those that fail give no item."""
     code = """
 from rg_env.core.tasks import library, library_fixes
 from rg_env.core.data.items import ItemStream
@@ -79,7 +79,8 @@ assert not library_fixes.left_out("maze", {"metadata": {}})
 
 
 def test_questions_without_a_new_conclusion_are_left_out() -> None:
-    """Premises that contradict each other, and those that lead to nothing that one of them does not say."""
+    """Premises are left out if they contradict each other, or if nothing follows from them that does not follow from
+    one alone."""
     sound = {"variables": ["P", "Q"], "premises": ["P", "(P → Q)"]}
     assert not left_out("propositional_logic", {"metadata": sound})
     assert left_out("propositional_logic", {"metadata": {**sound, "premises": [*sound["premises"], "¬Q"]}})
@@ -87,7 +88,8 @@ def test_questions_without_a_new_conclusion_are_left_out() -> None:
 
 
 def test_questions_with_two_answers_are_left_out() -> None:
-    """Where existential import, or what a press without effect does, decides; `left_out` has the reason."""
+    """Questions that can be read in two ways are left out for a stated reason, such as existential import in a
+    syllogism, or a press without effect in a lock."""
     bees = {"premise1": "All bees are ants", "premise2": "All ants are cats", "conclusion": "Some cats are bees"}
     assert "existential import" in left_out("syllogism", {"metadata": bees})
     assert not left_out("syllogism", {"metadata": {**bees, "conclusion": "All bees are cats"}})

@@ -29,7 +29,8 @@ def changed(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
 
 
 def test_the_same_arguments_give_the_rows_of_the_manifest(tmp_path: Path) -> None:
-    """From a mapping, a run's file, or its path as text; a later version of rg-env that draws the same rows will do."""
+    """A manifest may be a mapping, a run's file or its path as text. It may come from an older rg-env that drew the
+    same rows."""
     run = tmp_path / "manifest.json"
     run.write_text(json.dumps({"versions": {"torch": "2"}, "python": "3.12", "rows": made()}))
     older = changed(lambda it: it["versions"].update({"rg-env": "0.0.1"}))
@@ -48,7 +49,7 @@ def test_the_same_arguments_give_the_rows_of_the_manifest(tmp_path: Path) -> Non
     ],
 )
 def test_other_rows_are_refused(arguments: tuple[Any, ...], words: str) -> None:
-    """With the argument that makes them others."""
+    """The error names the argument that differs."""
     with pytest.raises(InputError) as caught:
         build_splits(*arguments, manifest=made())
     assert str(caught.value) == f"the rows differ from the manifest: {words}"
@@ -71,7 +72,8 @@ def test_other_rows_are_refused(arguments: tuple[Any, ...], words: str) -> None:
     ],
 )
 def test_the_first_cause_is_reported(change: Callable[[dict[str, Any]], Any], words: str, later: bool) -> None:
-    """Another library version explains all later differences; if only questions differ, another rg-env is blamed."""
+    """A different library version explains all later differences. If only questions differ, the error mentions a
+    different rg-env version."""
     expected = changed(change)
     expected["versions"]["rg-env"] = "0.0.1" if later else expected["versions"]["rg-env"]
     with pytest.raises(InputError, match=words) as caught:
@@ -90,7 +92,7 @@ def test_the_first_cause_is_reported(change: Callable[[dict[str, Any]], Any], wo
     ],
 )
 def test_files_that_are_not_a_manifest(tmp_path: Path, text: str, words: str) -> None:
-    """One line, before any row is drawn; a part that is missing is named."""
+    """The error is one line, is raised before any row is drawn, and names a missing part."""
     path = tmp_path / "manifest.json"
     path.write_text(text)
     with pytest.raises(InputError, match=words) as caught:
@@ -107,7 +109,7 @@ def test_files_that_are_not_a_manifest(tmp_path: Path, text: str, words: str) ->
 
 
 def test_paths_that_cannot_be_read(tmp_path: Path) -> None:
-    """Missing, a folder, a name that no file can have, no path at all."""
+    """Missing files, folders, impossible file names and values that are not paths are refused."""
     for path, words in (
         (tmp_path / "none.json", "No such file"),
         (tmp_path, "Is a directory"),
@@ -120,8 +122,8 @@ def test_paths_that_cannot_be_read(tmp_path: Path) -> None:
         read_manifest(3)  # type: ignore[arg-type]
 
 
-def test_a_split_is_known_by_one_hash() -> None:
-    """The hash does not depend on the other split, but on rows, tasks and the library's version."""
+def test_a_split_is_identified_by_one_hash() -> None:
+    """The hash depends on the split's rows, its tasks and the library's version, but not on the other split."""
     known = split_hash(made(), "eval")
     assert len(known) == 64
     assert known == split_hash(json.loads(json.dumps(made())), "eval")

@@ -28,12 +28,13 @@ TASKS = sorted(load_table())
 GROWTH = 8
 IGNORED_S = 5e-3
 SAMPLE, SLOW_SAMPLE = 60, 6
-"""The quick tier tests every sixtieth shape and the slow one every sixth; they differ between tasks."""
+"""The quick tier tests every 60th shape and the slow tier every 6th, starting from a different one for each task."""
 LIMIT_S, LIMIT_OF_LONG_S = 0.05, 0.1
 
 
 def cpu_s(answer: str, info: dict[str, str], enough: float, rounds: int = 5) -> float:
-    """CPU seconds for grading `answer`: the minimum over some rounds, or the first one below `enough`."""
+    """CPU seconds for grading `answer`: the minimum of up to `rounds` measurements, which end with the first one below
+    `enough`."""
     best = float("inf")
     for _ in range(rounds):
         start = time.process_time()
@@ -52,7 +53,7 @@ def info_of(task: str, entry: dict[str, Any], config: dict[str, Any] | None = No
 def assert_linear(task: str, shapes: Iterator[tuple[str, str, str]], longest: int = MAX_ANSWER_CHARS) -> None:
     """Check that four times the length takes less than `GROWTH` times as long, and less than the limit."""
     info = info_of(task, entries(task)[0])
-    cpu_s("1", info, 0.0, rounds=1)  # reads word lists, once
+    cpu_s("1", info, 0.0, rounds=1)  # loads word lists before the first measurement
     for opener, run, closer in shapes:
         times = (longest - len(opener) - len(closer)) // len(run)
         text = opener + run * times + closer
@@ -66,18 +67,18 @@ def assert_linear(task: str, shapes: Iterator[tuple[str, str, str]], longest: in
 
 @pytest.mark.parametrize("every", [SAMPLE, pytest.param(SLOW_SAMPLE, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("task", TASKS)
-def test_time_grows_with_the_length_alone(task: str, every: int) -> None:
+def test_grading_time_is_linear_in_the_answers_length(task: str, every: int) -> None:
     """Tests some of the shapes; `benchmarks/scoring.py --times` measures all of them."""
     gold = gold_answer(task, entries(task)[0]) or "1"
     assert_linear(task, islice(long_answers.shapes(gold), TASKS.index(task) % every, None, every))
 
 
 LONG_GOLD = {"binary_matrix": 3, "game_of_life": 3, "manipulate_matrix": 3, "number_sorting": 4, "spiral_matrix": 3}
-"""Tasks whose gold answers have thousands of characters, at these levels."""
+"""Tasks and levels for which gold answers have thousands of characters."""
 
 
 def assert_quick(task: str, entry: dict[str, Any], config: dict[str, Any], step: int) -> None:
-    """Check the time for every `step`th text of the maximum length."""
+    """Check that every `step`th text of the maximum length is graded in time."""
     gold = str(entry["answer"]).strip()
     info = info_of(task, entry, config)
     assert score_extraction(Extraction("ok", gold), info).status == "correct"
@@ -88,7 +89,7 @@ def assert_quick(task: str, entry: dict[str, Any], config: dict[str, Any], step:
 
 
 @pytest.mark.parametrize("task", LONG_GOLD)
-def test_long_gold_answers_leave_no_room_for_slow_ones(task: str) -> None:
+def test_long_answers_to_long_gold_answers_are_graded_in_time(task: str) -> None:
     config = working_levels(task)[LONG_GOLD[task]]
     (item,) = Draws().items(task, 1, 3, config)
     assert_quick(task, json.loads(item.entry), config, 300)

@@ -29,7 +29,7 @@ class Case(NamedTuple):
     config: dict[str, Any]
     entry: dict[str, Any]
     answer: str | None
-    paid: float
+    library_score: float
     """The library's score."""
 
 
@@ -37,8 +37,8 @@ def cases() -> list[Case]:
     found = []
     with gzip.open(DATA, "rt", encoding="utf-8") as file:
         for line in map(json.loads, file):
-            for test, answer, paid in line["calls"]:
-                found.append(Case(test, line["task"], line["config"], line["entry"], answer, paid))
+            for test, answer, library_score in line["calls"]:
+                found.append(Case(test, line["task"], line["config"], line["entry"], answer, library_score))
     return found
 
 
@@ -66,7 +66,7 @@ KINDS: list[Kind] = []
 
 
 def kind(tasks: str, *, right: bool = False) -> Callable[[Callable[[Case], bool]], Callable[[Case], bool]]:
-    """Register a function that decides whether a difference is of a kind, which its docstring explains."""
+    """Register a function that decides whether a difference is of the kind that its docstring describes."""
 
     def register(fits: Callable[[Case], bool]) -> Callable[[Case], bool]:
         KINDS.append(Kind(fits.__name__, right, tasks.split(), fits))
@@ -85,19 +85,19 @@ def answer_of(case: Case) -> str:
 )
 def consolation(case: Case) -> bool:
     """The library gives up to 0.1 for any answer, or any of the right shape."""
-    return case.paid <= 0.1
+    return case.library_score <= 0.1
 
 
 @kind("arc_1d basic_arithmetic tsumego")
 def gold_inside(case: Case) -> bool:
     """The library accepts any text that contains the gold answer; its score is the share of the gold answer."""
     gold, given = case.entry["answer"].strip().upper(), answer_of(case).upper()
-    return given != gold and gold in given and case.paid == pytest.approx(len(gold) / len(given), abs=1e-6)
+    return given != gold and gold in given and case.library_score == pytest.approx(len(gold) / len(given), abs=1e-6)
 
 
 @kind("products", right=True)
 def label(case: Case) -> bool:
-    """The library gives less for the right value after `The answer is`."""
+    """The library takes off credit for `The answer is` before the right value."""
     return answer_of(case).startswith("The answer is ") and gold_inside(case)
 
 
@@ -105,14 +105,16 @@ def label(case: Case) -> bool:
 def leading_digits(case: Case) -> bool:
     """The library's score is the share of leading digits that are right."""
     texts = [f"{float(Fraction(text)):.10g}" for text in (answer_of(case), case.entry["answer"])]
-    return case.paid < CORRECT_FROM and case.paid == pytest.approx(prefix(*texts) / min(map(len, texts)), abs=1e-6)
+    return case.library_score < CORRECT_FROM and case.library_score == pytest.approx(
+        prefix(*texts) / min(map(len, texts)), abs=1e-6
+    )
 
 
 @kind("complex_arithmetic polynomial_equations")
 def near(case: Case) -> bool:
-    """The library gives credit for wrong numbers, less the farther they are off."""
+    """The library gives partial credit for wrong numbers, which decreases with the error."""
     given, gold = (re.findall(r"-?\d+(?:\.\d+)?", text) for text in (answer_of(case), case.entry["answer"]))
-    return case.paid < CORRECT_FROM and len(given) == len(gold) and [*map(float, given)] != [*map(float, gold)]
+    return case.library_score < CORRECT_FROM and len(given) == len(gold) and [*map(float, given)] != [*map(float, gold)]
 
 
 @kind(
@@ -120,15 +122,16 @@ def near(case: Case) -> bool:
     "word_ladder word_sorting"
 )
 def parts(case: Case) -> bool:
-    """The library gives credit for some right words, letters, numbers or cells; ours only as partial credit."""
+    """The library gives credit if some words, letters, numbers or cells are right; our graders do so only as partial
+    credit."""
     given, gold = (re.findall(r"\w", text.casefold()) for text in (answer_of(case), case.entry["answer"] or ""))
-    return case.paid < CORRECT_FROM and given != gold and bool(set(given) & set(gold))
+    return case.library_score < CORRECT_FROM and given != gold and bool(set(given) & set(gold))
 
 
 @kind("shortest_path")
 def longer_path(case: Case) -> bool:
-    """The question asks for the shortest path; the library gives half for a longer one."""
-    return case.paid == 0.5 and len(answer_of(case).split()) > len(case.entry["answer"].split())
+    """The question asks for the shortest path; the library gives half credit for a longer one."""
+    return case.library_score == 0.5 and len(answer_of(case).split()) > len(case.entry["answer"].split())
 
 
 @kind("palindrome_partitioning")
@@ -139,13 +142,14 @@ def no_palindromes(case: Case) -> bool:
 
 @kind("rubiks_cube")
 def nothing_to_do(case: Case) -> bool:
-    """A blank answer counts as missing; cubes that are already solved never become rows."""
-    return case.paid == 1 and not answer_of(case)
+    """A blank answer counts as missing. The library accepts it for cubes that are already solved, which never become
+    rows."""
+    return case.library_score == 1 and not answer_of(case)
 
 
 @kind("binary_matrix group_anagrams n_queens spiral_matrix string_insertion", right=True)
 def another_layout(case: Case) -> bool:
-    """The same items are right as a list or without its outer brackets, and anagrams in any order."""
+    """The same items are right with or without brackets, and anagrams in any order."""
     given, gold = (re.findall(r"\w+", text) for text in (answer_of(case), case.entry["answer"]))
     return "".join(given) == "".join(gold) or sorted(given) == sorted(gold)
 
@@ -167,21 +171,23 @@ def differences() -> list[tuple[Case, bool]]:
     """Cases in which our score differs from the library's, and whether the answer is right by our verdict."""
     scores = [(case, ours(case)) for case in CASES]
     assert {score.value for _, score in scores} == {0.0, 1.0}
-    return [(case, score.value == 1) for case, score in scores if abs(score.value - case.paid) > 1 - CORRECT_FROM]
+    return [
+        (case, score.value == 1) for case, score in scores if abs(score.value - case.library_score) > 1 - CORRECT_FROM
+    ]
 
 
-def test_the_data_is_of_all_tasks() -> None:
-    """The data covers all tasks except boxnet, which the library's tests do not grade; most have wrong answers, too."""
+def test_the_data_covers_all_tasks() -> None:
+    """The data has right answers for all tasks except `unsolved`, and wrong answers for most."""
     unsolved = {"boxnet", "rush_hour"}  # the library stores no right answers to their questions
-    assert {case.task for case in CASES if case.paid >= CORRECT_FROM} == load_table().keys() - unsolved
-    assert len({case.task for case in CASES if case.paid < CORRECT_FROM}) > 60
+    assert {case.task for case in CASES if case.library_score >= CORRECT_FROM} == load_table().keys() - unsolved
+    assert len({case.task for case in CASES if case.library_score < CORRECT_FROM}) > 60
     assert len({case.test for case in CASES}) > 100
 
 
 def test_every_difference_is_of_a_listed_kind(differences: list[tuple[Case, bool]]) -> None:
-    """A new difference is either a mistake of a grader or a new kind."""
+    """A new difference is either a grader's mistake or a new kind."""
     new = [
-        (case.test, case.task, case.answer, f"library {case.paid}, ours {float(right)}")
+        (case.test, case.task, case.answer, f"library {case.library_score}, ours {float(right)}")
         for case, right in differences
         if not (listed(case, right) or explanation(case.task, case.entry, answer_of(case), right))
     ]
@@ -197,11 +203,11 @@ def test_every_listed_kind_occurs(differences: list[tuple[Case, bool]]) -> None:
 def test_kinds_excuse_nothing_else(differences: list[tuple[Case, bool]]) -> None:
     """Where the scores agree, no kind would explain the opposite verdict."""
     for case in CASES:
-        if case.paid in (0, 1) and (case, case.paid == 0) not in differences:
-            assert listed(case, case.paid == 0) is None, case
+        if case.library_score in (0, 1) and (case, case.library_score == 0) not in differences:
+            assert listed(case, case.library_score == 0) is None, case
 
 
 def test_only_broken_entries_cannot_be_graded() -> None:
-    """Only one handwritten entry of the library's tests has a wrong gold answer."""
+    """Only one entry in the library's tests, a handwritten one, has a wrong gold answer."""
     ungradable = {case.test for case in CASES if ours(case).status == "ungradable"}
     assert ungradable == {"test_palindrome_partitioning.py::test_palindrome_partitioning_score_answer"}
