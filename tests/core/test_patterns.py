@@ -1,7 +1,8 @@
-"""Every regular expression of `rg_env.core` takes linear time, because it reads model output and users' files.
+"""Every regular expression in `rg_env.core` takes linear time, because it reads model output or users' files.
 
-A pattern is tried on texts made for it: a text that leads to one of its repeats, a long run of what the repeat matches,
-and a text that does not match. `search` is tried where the code searches, `fullmatch` where it matches the whole.
+Each pattern is tried on texts made for it: a text that leads to one of its repeats, a long run of what the repeat
+matches, and a text that does not match. Patterns with which the code searches are tried with `finditer`, and those that
+must match the entire text with `fullmatch`.
 """
 
 import ast
@@ -25,7 +26,7 @@ SEARCHING = {"search", "finditer", "findall", "sub", "subn", "split"}
 WHOLE = {"match", "fullmatch"}
 FUNCTIONS = SEARCHING | WHOLE | {"compile"}
 LENGTHS = (24, 400, 6_000)
-"""In characters. Short ones come first, so that an exponential pattern is found before it takes forever."""
+"""Lengths in characters. Short texts come first, so that an exponential pattern is found before it runs forever."""
 GROWTH = 8
 IGNORED_S, ENDLESS_S = 2e-3, 0.05
 BUILT = {
@@ -33,10 +34,10 @@ BUILT = {
     ("rg_env.core.grading.graders.algebra", ""): r"x(?:_?\{?\d\}?)?",
     ("rg_env.core.config.parsing", ""): r"\.learning_rate\b",
     ("rg_env.core.config.files", ""): r"(?:^|/)(?:external_(?:benchmarks|generalisation)/math\w*)$",
-    ("rg_env.core.data.problem_keys", ""): r"^(.*)= *\?$",  # in `parts`; `uses` finds the patterns of its calls
+    ("rg_env.core.data.problem_keys", ""): r"^(.*)= *\?$",  # in `parts`; `uses` finds the patterns passed to it
     ("rg_env.core.data.problem_keys", "pattern"): r"orange\ juice|orange|red",
 }
-"""Patterns that are built at run time, as they are for a variable named x, by module and variable."""
+"""Patterns that are built at run time, by module and variable, as they are for a variable named x."""
 
 
 @dataclass(frozen=True)
@@ -143,11 +144,11 @@ def _sample(op: Any, value: Any) -> str:
         return sample(value)
     if op is ITEMS.BRANCH:
         return sample(value[1][0])
-    return ""  # positions and references
+    return ""  # anchors and references
 
 
 def characters(members: Any) -> str:
-    """Some characters of a class."""
+    """Some characters that a character class matches."""
     found = "".join(chr(m[1]) for m in members if m[0] is ITEMS.LITERAL)
     found += "".join(chr(m[1][0]) + chr(m[1][1]) for m in members if m[0] is ITEMS.RANGE)
     if any(m[0] is ITEMS.NEGATE for m in members):
@@ -164,7 +165,7 @@ def characters(members: Any) -> str:
 
 
 def pumps(items: Any, before: str = "") -> Iterator[tuple[str, str]]:
-    """For each long repeat, the text that leads to it and one repetition, by each alternative of the pattern."""
+    """For each long repeat, in every branch of the pattern: the text that leads to it, and one repetition."""
     for op, value in items:
         if op in (ITEMS.MAX_REPEAT, ITEMS.MIN_REPEAT, ITEMS.POSSESSIVE_REPEAT):
             body = value[2]
@@ -235,7 +236,7 @@ def is_slow(call: Callable[[str], object], opener: str, run: str, closer: str) -
 @pytest.mark.parametrize(
     ("pattern", "flags", "method"),
     [
-        (r"```[\w+-]*[ \t]*\n?(.*?)\n?```", re.DOTALL, "fullmatch"),  # took seconds, before any grader
+        (r"```[\w+-]*[ \t]*\n?(.*?)\n?```", re.DOTALL, "fullmatch"),  # took seconds in a former version
         (r"\s*(?:(?:∫|\\int)[^=]*?)\s*=", 0, "match"),
         (r"(?:a+)+b", 0, "match"),
         (r"(?:a|a)*b", 0, "match"),
@@ -246,7 +247,8 @@ def is_slow(call: Callable[[str], object], opener: str, run: str, closer: str) -
     ],
 )
 def test_slow_patterns_are_found(pattern: str, flags: int, method: str) -> None:
-    """One of each kind: nested, overlapping alternatives, overlapping neighbors, and a search that starts over."""
+    """The patterns have nested repeats, overlapping alternatives, overlapping neighbors, or a search that starts
+    over."""
     assert slow_text(pattern, flags, frozenset({method}))
 
 
@@ -256,7 +258,7 @@ def test_patterns_take_linear_time(use: Use) -> None:
 
 
 def test_patterns_built_at_run_time_are_listed() -> None:
-    """All others are constants, which the test above finds."""
+    """All other patterns are constants, which `uses` finds."""
     assert built() == set(BUILT)
 
 

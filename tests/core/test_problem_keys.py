@@ -38,12 +38,12 @@ def draws() -> Draws:
 
 
 def _shuffled(*path: str) -> Change:
-    """The list at this path of the metadata, in another order."""
+    """A change that shuffles the list at this path in the metadata."""
     return lambda entry, rng: rng.shuffle(reduce(getitem, path, entry["metadata"]))
 
 
 def _other(path: str, value: Callable[[Any], Any]) -> Change:
-    """Another value of a field of the metadata."""
+    """A change that replaces a field of the metadata."""
     return lambda entry, rng: entry["metadata"].update({path: value(entry["metadata"][path])})
 
 
@@ -56,7 +56,7 @@ def _reworded(before: str, after: str) -> Change:
 
 
 def _relettered(*names: str) -> Change:
-    """Other letters in these fields, which may be texts or lists of texts, the same ones in all of them."""
+    """A change that replaces letters in these fields (texts or lists of texts) in the same way in all of them."""
 
     def change(entry: Entry, rng: random.Random) -> None:
         new = "".join(rng.sample(ascii_lowercase, 26))
@@ -73,7 +73,7 @@ def _both(one: Change, other: Change) -> Change:
 
 
 def _renumbered(pairs: Any, count: int, rng: random.Random) -> list[list[int]]:
-    """The pairs of numbers below `count` in another order, with other numbers."""
+    """The pairs of numbers below `count`, renumbered and in another order."""
     numbers = rng.sample(range(count), count)
     return rng.sample([[numbers[a], numbers[b]] for a, b in pairs], len(pairs))
 
@@ -89,20 +89,21 @@ def _courses(entry: Entry, rng: random.Random) -> None:
 
 
 def _inhabitants(entry: Entry, rng: random.Random) -> None:
-    """Others speak first, sides of and/or change places, and the roles have other words."""
+    """Reorder the inhabitants, swap the sides of all claims but implications, and remove the names and words for
+    roles."""
     metadata = entry["metadata"]
     count = len(metadata["statements"])
     places = rng.sample(range(count), count)
 
-    def said(claim: Any) -> Any:
+    def renumbered(claim: Any) -> Any:
         if claim[0] in ("telling-truth", "lying"):
             return [claim[0], places[claim[1]]]
-        inner = [said(each) for each in claim[1:]]
+        inner = [renumbered(each) for each in claim[1:]]
         return [claim[0], *(inner if claim[0] == "->" else reversed(inner))]
 
     claims: list[Any] = [None] * count
     for who, claim in enumerate(metadata["statements"]):
-        claims[places[who]] = said(claim)
+        claims[places[who]] = renumbered(claim)
     metadata["statements"], metadata["names"] = claims, [f"N{i}" for i in range(count)]
     metadata["knight_knave_terms"] = {}
 
@@ -130,8 +131,8 @@ def _digits(entry: Entry, rng: random.Random) -> None:
     entry["metadata"]["puzzle"] = [[new[cell] for cell in row] for row in entry["metadata"]["puzzle"]]
 
 
-def _pushed(entry: Entry, rng: random.Random) -> None:
-    """The board, moved around its edges."""
+def _shifted(entry: Entry, rng: random.Random) -> None:
+    """Shift the board around its edges."""
     rows = re.findall(r"\[+([01 ]+)\]+", entry["question"])
     down, right = rng.randrange(len(rows)), rng.randrange(len(rows))
     cells = [row.split() for row in rows]
@@ -141,7 +142,7 @@ def _pushed(entry: Entry, rng: random.Random) -> None:
 
 
 def _clues(entry: Entry, rng: random.Random) -> None:
-    """The clues in another order, and the people with each other's names."""
+    """Shuffle the clues, and exchange the names of the people."""
     *head, numbered, wanted = entry["question"].split("\n\n")
     clues = [re.sub(r"^\d+\. ", "", line) for line in numbered.splitlines()]
     rng.shuffle(clues)
@@ -211,7 +212,7 @@ SAME: dict[str, Change] = {
     "complex_arithmetic": _reworded(r"complex", "difficult"),
     "course_schedule": _courses,
     "cryptarithm": _both(_relettered("words_letters", "result_letters"), _shuffled("words_letters")),
-    "game_of_life_halting": _pushed,
+    "game_of_life_halting": _shifted,
     "graph_color": _vertices,
     "jugs": _shuffled("puzzle", "jug_capacities"),
     "knights_knaves": _inhabitants,
@@ -261,7 +262,7 @@ OTHER: dict[str, Change] = {
 
 
 def test_every_task_has_a_key_or_a_reason() -> None:
-    """Each of the 105 tasks is in exactly one table."""
+    """Each of the 105 tasks is in exactly one of `KEYS` and `WHOLE`."""
     assert set(KEYS) | set(WHOLE) == set(shipped_table())
     assert not set(KEYS) & set(WHOLE)
     assert set(KEPT) <= set(KEYS)
@@ -270,7 +271,7 @@ def test_every_task_has_a_key_or_a_reason() -> None:
 
 @pytest.mark.parametrize("task", sorted(SAME))
 def test_irrelevant_changes_keep_the_key(task: str, draws: Draws) -> None:
-    """Order, names, wording and layout, changed in twelve entries."""
+    """Order, names, wording or layout are changed in twelve entries."""
     rng = random.Random(task)
     for item in draws.items(task, 12, seed=8):
         entry, changed = json.loads(item.entry), json.loads(item.entry)
@@ -280,7 +281,7 @@ def test_irrelevant_changes_keep_the_key(task: str, draws: Draws) -> None:
 
 @pytest.mark.parametrize("task", sorted(OTHER))
 def test_relevant_changes_change_the_key(task: str, draws: Draws) -> None:
-    """A different number, side or sign in twelve entries."""
+    """A number, side or sign is changed in twelve entries."""
     rng = random.Random(task)
     for item in draws.items(task, 12, seed=8):
         changed = json.loads(item.entry)
@@ -289,7 +290,7 @@ def test_relevant_changes_change_the_key(task: str, draws: Draws) -> None:
 
 
 def test_a_users_task_uses_its_question() -> None:
-    """Surrounding whitespace does not matter, as in the hash of a question."""
+    """The key is the hash of the question, which ignores surrounding whitespace."""
     key = problem_key("my_task", {"question": "How many? ", "answer": "3", "metadata": {}})
     assert key == question_hash("How many?")[:DIGITS]
 
@@ -316,7 +317,6 @@ def _disguised(form: Any, names: dict[str, str], rng: random.Random) -> Any:
 @settings(max_examples=200, deadline=None)
 @given(FORMS, st.permutations("abcd"), st.randoms(use_true_random=False))
 def test_forms_ignore_names_and_order_in_bags(form: Any, names: list[str], rng: random.Random) -> None:
-    """For any form."""
     assert canonical(_disguised(form, dict(zip("abcd", names, strict=True)), rng)) == canonical(form)
 
 
@@ -330,12 +330,12 @@ def test_forms_ignore_names_and_order_in_bags(form: Any, names: list[str], rng: 
     ],
 )
 def test_forms_distinguish(one: Any, other: Any) -> None:
-    """Repeated names, order outside of bags, multiplicity, and different names."""
+    """Repeated and shared names, order outside of bags, and multiplicity matter; a name is not a text."""
     assert canonical(one) != canonical(other)
 
 
 def test_graphs_are_distinguished_up_to_vertex_numbers() -> None:
-    """The 64 graphs of four vertices have eleven forms, one for each isomorphism class."""
+    """The 64 graphs on four vertices have eleven forms, one for each isomorphism class."""
     pairs = list(itertools.combinations("abcd", 2))
     graphs = [
         [pair for pair, there in zip(pairs, choice, strict=True) if there]
@@ -372,12 +372,12 @@ CONTENT: dict[str, Callable[[Any], Any]] = {
     "products": lambda data: sorted(data["expression"].split(" * ")),
     "word_sorting": lambda data: sorted(data["original_words"]),
 }
-"""The problems of some tasks, read from the metadata without the keys."""
+"""The problems of some tasks, read from the metadata without using the keys."""
 
 
 @pytest.mark.parametrize("task", CONTENT)
 def test_no_problem_is_in_both_splits(task: str) -> None:
-    """Split by question, many evaluation problems would be in training."""
+    """If rows were split by question, many evaluation problems would be in training."""
     rows = build_splits(task, 600, 100, 5, 9)[:2]
     train, evaluation = (
         [json.dumps(CONTENT[task](json.loads(row["info"]["entry"])["metadata"])) for row in each] for each in rows
@@ -394,25 +394,25 @@ def test_no_problem_of_one_task_is_in_the_other_split_of_another() -> None:
         "config": {**options, "allow_parentheses": False, "operators": ["+", "-"]},
     }
     train, evaluation = build_splits([sums, arithmetic], 1500, 300, 0, 0)[:2]
-    asked = [{re.sub(r"[^-+\d]", "", row["question"]) for row in rows} for rows in (train, evaluation)]
-    assert len(asked[1]) > 100
-    assert not asked[0] & asked[1]
+    expressions = [{re.sub(r"[^-+\d]", "", row["question"]) for row in rows} for rows in (train, evaluation)]
+    assert len(expressions[1]) > 100
+    assert not expressions[0] & expressions[1]
 
 
 HIGHEST = {"arc_1d": 2, "game_of_life_halting": 1, "jugs": 1}
-"""Highest levels at which a draw never takes minutes."""
+"""Highest levels tested; higher ones include draws that take minutes."""
 SOME_WITHOUT_GOLD = {"intermediate_integration"}
 TOO_FEW = {("coin_flip", 0), ("tower_of_hanoi", 0)}
-"""Levels with few problems, where a split may be empty."""
+"""Levels with so few problems that a split may be too small."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", sorted(load_table()))
 def test_every_task_has_disjoint_rows_with_keys_and_gold_answers(task: str) -> None:
-    """No entry of the library falls back to its question, keys are of both splits, and are those of the rows; every
-    gold answer is correct when scored; each task has them with its default options.
+    """Keys in rows are those of their entries, and are hashes of questions only for tasks in `WHOLE`. The splits share
+    no keys and no questions. Every gold answer is correct when scored, and with default options each row has one.
 
-    At the two lowest levels; at all with RG_ENV_MANY set.
+    Tests the two lowest levels, or all levels with RG_ENV_MANY set.
     """
     levels = [level for level in working_levels(task) if level <= HIGHEST.get(task, level)]
     levels = levels if "RG_ENV_MANY" in os.environ else levels[:2]

@@ -38,16 +38,17 @@ def child(tmp_path: Path) -> Iterator[JsonProcess]:
 
 
 def test_values_of_a_json_process(child: JsonProcess, tmp_path: Path) -> None:
-    """JSON values pass both ways; the child sees no secret and no input, its prints and local files do no harm."""
+    """JSON values pass both ways. The child sees no secrets and no input, and neither its prints nor local files do any
+    harm."""
     for value in ({"a": [1, None]}, "\ud800\0\n", "x" * 200_000):
         child.send(value, time.monotonic() + 30)
         assert child.receive(time.monotonic() + 30) == [value, "", None, str(tmp_path)]
     assert child.is_silent()
-    child.kill()  # and again by the fixture
+    child.kill()  # the fixture does so again
 
 
 def test_a_json_process_that_hangs_or_ends(child: JsonProcess) -> None:
-    """A deadline is kept; the end of a process is an error that explains it."""
+    """A missed deadline raises TimeoutError; a process that ends raises an error with the reason."""
     child.send("end")
     with pytest.raises(ProcessEndedError) as caught:
         child.receive(time.monotonic() + 30)
@@ -61,14 +62,15 @@ def test_a_json_process_that_hangs_or_ends(child: JsonProcess) -> None:
 
 
 def test_a_reply_has_a_limit(child: JsonProcess) -> None:
-    """A child cannot fill this process's memory."""
+    """A child cannot fill its parent's memory."""
     child.send("x" * 200_000)
     with pytest.raises(ValueError, match="more than 1000 bytes"):
         child.receive(time.monotonic() + 30, max_bytes=1000)
 
 
 def test_programs_that_end() -> None:
-    """Exit code and output; the reason is the last line, or the signal."""
+    """The result has the exit code, the output and a reason: the last line of stderr, the signal, or why the program
+    did not start."""
     finished = run_python(30, "-c", "import sys; print('out'); sys.exit('the reason')")
     assert (finished.code, finished.output, finished.reason) == (1, "out\n", "the reason")
     assert run(["sh", "-c", "kill -9 $$"], 30).reason == "ended by signal 9 (Killed)"
@@ -76,7 +78,7 @@ def test_programs_that_end() -> None:
 
 
 def test_programs_that_do_not_end(tmp_path: Path) -> None:
-    """They are killed at the deadline, together with their child processes."""
+    """A program is killed at the deadline, together with its child processes."""
     code = SPAWNS + f"open({str(tmp_path / 'pid')!r}, 'w').write(str(child.pid)); time.sleep(60)"
     finished = run([sys.executable, "-c", code], 3)
     assert (finished.code, finished.timed_out, finished.reason) == (None, True, "no answer within 3 s")
@@ -91,7 +93,8 @@ print(json.dumps([environment_without("MY_KEY", gpus=False), bare_environment()]
 
 
 def test_environments() -> None:
-    """Without launcher variables, named secrets and GPUs; or with next to nothing."""
+    """`environment_without` removes launcher variables, named secrets and GPUs; `bare_environment` removes nearly
+    everything."""
     launcher = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "ACCELERATE_USE_FSDP", "MY_KEY", "LC_TIME")
     own = {**dict.fromkeys(launcher, "hidden"), "OTHER": "kept", "PYTHONHASHSEED": "12"}
     environment, bare = json.loads(run_code(ENVIRONMENTS, **own).stdout)
@@ -102,7 +105,7 @@ def test_environments() -> None:
 
 
 def test_a_program_ends_with_its_parent(tmp_path: Path) -> None:
-    """Even where the parent is killed."""
+    """This holds even if the parent is killed."""
     if sys.platform != "linux":
         pytest.skip("tests a service of the Linux kernel")
     code = f"""
@@ -121,7 +124,7 @@ time.sleep(60)
 
 
 def test_orphans_are_ended(tmp_path: Path) -> None:
-    """A program that dies and leaves a child in another session behind: the child is ended, earlier ones stay."""
+    """If a program ends and leaves a child in another session behind, the child is ended; earlier processes are not."""
     if sys.platform != "linux":
         pytest.skip("only on Linux are orphans adopted by an ancestor")
     with subprocess.Popen(["sleep", "60"]) as earlier:
@@ -137,7 +140,7 @@ def test_orphans_are_ended(tmp_path: Path) -> None:
 
 
 def test_no_other_module_starts_processes() -> None:
-    """One way to start a child process: `subprocess` and the like are imported in one module of the package."""
+    """Only core/processes.py imports `subprocess` and similar modules."""
     package = Path(rg_env.__file__).parent
     found = set()
     for path in package.rglob("*.py"):

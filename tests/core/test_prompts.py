@@ -14,29 +14,30 @@ from rg_env.errors import InputError, UnknownNameError
 
 
 class FakeTokenizer:
-    """Renders messages plainly; `drop` leaves system messages out, `refuse` raises on them, `broken` always."""
+    """Tokenizer that renders messages as plain text. `drop` omits system messages, `refuse` raises on them, and
+    `broken` always raises."""
 
     name_or_path = "models/fake"
 
-    def __init__(self, behaviour: str = "", template: str | None = "{{ messages }}") -> None:
-        self.behaviour, self.chat_template = behaviour, template
+    def __init__(self, behavior: str = "", template: str | None = "{{ messages }}") -> None:
+        self.behavior, self.chat_template = behavior, template
 
     def apply_chat_template(self, messages: list[dict[str, Any]], tokenize: bool) -> str:
         """The messages as text."""
         has_system = any(message["role"] == "system" for message in messages)
-        if self.behaviour == "broken" or (self.behaviour == "refuse" and has_system):
+        if self.behavior == "broken" or (self.behavior == "refuse" and has_system):
             raise RuntimeError("System role not supported")
-        shown = [m for m in messages if not (self.behaviour == "drop" and m["role"] == "system")]
+        shown = [m for m in messages if not (self.behavior == "drop" and m["role"] == "system")]
         return "".join(f"<{m['role']}>{m['content']}" for m in shown)
 
 
 def test_the_shipped_prompt_is_exact() -> None:
-    """The tiny policy was built with this very text."""
+    """The tiny policy was built with exactly this text."""
     assert SYSTEM_PROMPT == "Think step by step, then give the final answer as <answer>your answer here</answer>."
 
 
 def test_folding_leaves_the_rest_alone() -> None:
-    """Only the first user turn changes, and the given messages stay as they were."""
+    """Only the first user turn changes, and the messages passed in are not modified."""
     messages = [
         {"role": r, "content": c} for r, c in [("system", "S"), ("user", "a"), ("assistant", "b"), ("user", "c")]
     ]
@@ -47,14 +48,14 @@ def test_folding_leaves_the_rest_alone() -> None:
     assert fold_system(messages[1:]) == messages[1:]
 
 
-@pytest.mark.parametrize(("behaviour", "rejects"), [("", False), ("refuse", True), ("drop", True)])
-def test_templates_without_a_system_role_are_noticed(behaviour: str, rejects: bool) -> None:
+@pytest.mark.parametrize(("behavior", "rejects"), [("", False), ("refuse", True), ("drop", True)])
+def test_templates_without_a_system_role_are_detected(behavior: str, rejects: bool) -> None:
     """A template that raises on a system message, or drops it, rejects the role."""
-    assert rejects_system_role(FakeTokenizer(behaviour)) is rejects
+    assert rejects_system_role(FakeTokenizer(behavior)) is rejects
 
 
 def test_a_missing_template_is_an_input_error() -> None:
-    """The error for a missing or broken chat template names the model folder."""
+    """The error for a missing template names the model folder; a broken template is an input error as well."""
     with pytest.raises(InputError, match="the model models/fake has no chat template"):
         rejects_system_role(FakeTokenizer(template=None))
     with pytest.raises(InputError, match="fails on a plain question"):
@@ -80,10 +81,10 @@ SHOTS = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "<a
     ],
 )
 def test_messages(arguments: dict[str, Any], expected: list[tuple[str, str]]) -> None:
-    """The system prompt is in the system message or the user turn, next to a preamble and examples."""
-    asking = PromptOptions(**arguments)
-    for _ in range(2):  # messages of one question are no part of another's
-        messages = asking.messages("2?")
+    """The system prompt is in the system message or the user turn, together with a preamble and examples."""
+    options = PromptOptions(**arguments)
+    for _ in range(2):  # modifying returned messages does not affect later ones
+        messages = options.messages("2?")
         assert [(message["role"], message["content"]) for message in messages] == expected
         messages[0]["content"] = "changed"
 
@@ -98,8 +99,7 @@ def test_messages(arguments: dict[str, Any], expected: list[tuple[str, str]]) ->
         ({"few_shot": [{"role": "user"}]}, InputError, "few_shot must be a list of messages"),
     ],
 )
-def test_prompts_that_cannot_be(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
-    """In one line."""
+def test_invalid_prompt_options_are_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         PromptOptions(**arguments)
 

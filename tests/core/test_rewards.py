@@ -1,4 +1,4 @@
-"""Rewards: registry, weights, values."""
+"""Rewards: registration, weights and values."""
 
 import functools
 import math
@@ -23,7 +23,7 @@ TEXT = "so <answer>12</answer>"
 
 
 def make(status: Status = "correct", value: float = 1.0, tokens: int | None = 128, text: str | None = None) -> Rollout:
-    """A rollout on leg_counting with that outcome."""
+    """A rollout on leg_counting with this outcome."""
     answer = None if status == "no_answer" else "12"
     text = ("so" if answer is None else TEXT) if text is None else text
     rollout = Rollout("?", text, "12", {"rg_task": "leg_counting"}, tokens)
@@ -49,12 +49,12 @@ def _clean_registry() -> Iterator[None]:
     ],
 )
 def test_built_in_rewards(name: str, rollout: Rollout, value: float) -> None:
-    """What the status of an answer pays; lengths are tested below."""
+    """Values depend on the status of the answer; rewards for length are tested below."""
     assert WeightedReward(name, get_reward(name), 1.0).value(rollout, {}) == value
 
 
-def test_registering_and_asking_by_parameter_name() -> None:
-    """A single decorator registers a reward; it gets the values that its parameters name, and keeps its defaults."""
+def test_registering_and_parameter_names() -> None:
+    """`@reward` registers a function. It receives the values that its parameters name, and keeps its defaults."""
 
     @reward
     def mine(rollout, answer, bonus=0.5):  # type: ignore[no-untyped-def]
@@ -71,7 +71,7 @@ def test_registering_and_asking_by_parameter_name() -> None:
 
 
 def test_bad_registrations_are_refused() -> None:
-    """Taken names, parameters that do not exist and positional-only ones are refused at once."""
+    """Names in use, unknown parameters and positional-only ones are refused on registration."""
     with pytest.raises(InputError, match="'brevity' is already registered"):
         reward("brevity")(lambda rollout: 0.0)
     with pytest.raises(UnknownNameError, match="parameter 'rolout' of reward 'f': did you mean 'rollout'"):
@@ -118,7 +118,7 @@ def custom(completion: Any) -> float:
     ],
 )
 def test_rewards_can_be_given_in_many_forms(spec: Any, expected: list[tuple[str, float]]) -> None:
-    """Names, functions, pairs and mappings, with weights."""
+    """Rewards may be names, functions, pairs and mappings, with or without weights."""
     assert [(item.name, item.weight) for item in resolve_rewards(spec)] == expected
 
 
@@ -142,7 +142,7 @@ def test_rewards_can_be_given_in_many_forms(spec: Any, expected: list[tuple[str,
     ],
 )  # fmt: skip
 def test_bad_rewards_are_refused(spec: Any, message: str) -> None:
-    """Invalid rewards, weights, gates and options raise `InputError` with what there is."""
+    """Invalid rewards, weights, gates and options raise `InputError` with the reason."""
     with pytest.raises(InputError, match=message):
         resolve_rewards(spec)
 
@@ -158,7 +158,8 @@ def test_a_reward_must_be_a_finite_number(value: Any) -> None:
 
 
 def test_a_wrong_value_is_reported_with_file_and_line() -> None:
-    """For a function, an async one, one with options, and an object; built-in callables have no location."""
+    """The error gives the location of a function, an async one, a partial one or an object's `__call__`; built-in
+    callables have no location."""
 
     def gives_none(rollout, scale=1):  # type: ignore[no-untyped-def]
         return None
@@ -185,8 +186,8 @@ def test_a_wrong_value_is_reported_with_file_and_line() -> None:
 
 
 @pytest.mark.parametrize("value", [1, True, 1.0, np.float32(1), np.int64(1), np.array(1.0)])
-def test_numbers_of_any_kind_are_taken(value: Any) -> None:
-    """Integers, booleans and numpy scalars become floats."""
+def test_numbers_of_any_kind_are_accepted(value: Any) -> None:
+    """Integers, booleans and NumPy scalars become floats."""
     result = WeightedReward("good", lambda: value, 1.0).value(make(), {})
     assert (result, type(result)) == (1.0, float)
 
@@ -207,14 +208,14 @@ def test_a_reward_that_raises_is_an_error_with_its_cause() -> None:
 
 
 def test_rewards_and_rollouts_can_be_pickled() -> None:
-    """Built-in rewards and rollouts go to worker processes."""
+    """Built-in rewards and rollouts are sent to worker processes."""
     assert pickle.loads(pickle.dumps(make())) == make()
     for name in ("correctness", "format", "brevity"):
         assert pickle.loads(pickle.dumps(get_reward(name))) is get_reward(name)
 
 
-def said(text: str, tokens: int | None = None, status: Status = "correct") -> Rollout:
-    """A rollout with that text."""
+def rollout_of(text: str, tokens: int | None = None, status: Status = "correct") -> Rollout:
+    """A rollout with this text."""
     return make(status, float(status == "correct"), tokens, text)
 
 
@@ -225,30 +226,30 @@ def given_options(name: str, when: str | None = None, **options: Any) -> dict[st
 @pytest.mark.parametrize(
     ("spec", "rollout", "value"),
     [
-        ("length", said("x" * 1024), 0.5),  # 256 tokens by the estimate
-        (given_options("length", "correct", max_tokens=64), said("x", 32, "wrong"), 0.0),
-        (given_options("length", "not_correct"), said("x", 0, "wrong"), 1.0),
+        ("length", rollout_of("x" * 1024), 0.5),  # estimated at 256 tokens
+        (given_options("length", "correct", max_tokens=64), rollout_of("x", 32, "wrong"), 0.0),
+        (given_options("length", "not_correct"), rollout_of("x", 0, "wrong"), 1.0),
         (given_options("format", "answered"), make("no_answer", 0.0), 0.0),
-        (given_options("think_format", opened=True), said("so</think><answer>12</answer>"), 1.0),
-        (given_options("think_format", opened=True), said("<think>so</think><answer>12</answer>"), 0.0),
-        (given_options("tag_count", opened=True), said("so</think><answer>12</answer>"), 1.0),
-        ("cosine", said("x", 0), 1.0),
-        ("cosine", said("x", 0, "wrong"), -1.0),
-        ("cosine", said("x", 512), -10.0),
-        (given_options("cosine", exceeded=-2), said("x", 512), -2.0),
-        (given_options("cosine", exceeded=None), said("x", 9999), 0.5),
-        (given_options("cosine", exceeded=None), said("x", 512, "no_answer"), -0.5),
-        ("repetition_penalty", said("a b c d " * 3), 4 / 9 - 1),
-        (given_options("overlong_penalty", margin=0), said("x", 513), -1.0),
+        (given_options("think_format", opened=True), rollout_of("so</think><answer>12</answer>"), 1.0),
+        (given_options("think_format", opened=True), rollout_of("<think>so</think><answer>12</answer>"), 0.0),
+        (given_options("tag_count", opened=True), rollout_of("so</think><answer>12</answer>"), 1.0),
+        ("cosine", rollout_of("x", 0), 1.0),
+        ("cosine", rollout_of("x", 0, "wrong"), -1.0),
+        ("cosine", rollout_of("x", 512), -10.0),
+        (given_options("cosine", exceeded=-2), rollout_of("x", 512), -2.0),
+        (given_options("cosine", exceeded=None), rollout_of("x", 9999), 0.5),
+        (given_options("cosine", exceeded=None), rollout_of("x", 512, "no_answer"), -0.5),
+        ("repetition_penalty", rollout_of("a b c d " * 3), 4 / 9 - 1),
+        (given_options("overlong_penalty", margin=0), rollout_of("x", 513), -1.0),
     ],
 )
 def test_defaults_options_and_gates(spec: Any, rollout: Rollout, value: float) -> None:
-    """A closed gate pays nothing. The formulas themselves are tested below."""
+    """With a closed gate, the value is 0. The formulas are tested below."""
     (resolved,) = resolve_rewards([spec])
     assert resolved.value(rollout, {}) == pytest.approx(value)
 
 
-def paid(name: str, rollout: Rollout, **options: Any) -> float:
+def value_of(name: str, rollout: Rollout, **options: Any) -> float:
     (resolved,) = resolve_rewards([{"name": name, "options": options}])
     return resolved.value(rollout, {})
 
@@ -258,16 +259,19 @@ LIMITS = st.integers(1, 2000)
 
 
 @given(TOKENS, LIMITS, st.sampled_from(["correct", "wrong", "no_answer", "too_long"]))
-def test_cosine_is_the_papers(tokens: int, limit: int, status: Status) -> None:
-    """Yeo et al., 2025, arXiv:2502.03373: CosFn(t, T, a, b) = a + (b - a)(1 + cos(pi t / T)) / 2, with its values."""
+def test_cosine_matches_the_paper(tokens: int, limit: int, status: Status) -> None:
+    """Yeo et al., 2025, arXiv:2502.03373: CosFn(t, T, a, b) = a + (b - a)(1 + cos(pi t / T)) / 2, with the paper's
+    values."""
     short, long = (2.0, 1.0) if status == "correct" else (-10.0, 0.0)
     expected = long + (short - long) * (1 + math.cos(tokens * math.pi / limit)) / 2 if tokens < limit else -10.0
     values = {"correct_short": 2.0, "correct_long": 1.0, "wrong_short": -10.0, "wrong_long": 0.0}
-    assert paid("cosine", said("x", tokens, status), max_tokens=limit, **values) == pytest.approx(expected, abs=1e-12)
+    assert value_of("cosine", rollout_of("x", tokens, status), max_tokens=limit, **values) == pytest.approx(
+        expected, abs=1e-12
+    )
 
 
 @given(TOKENS, LIMITS, st.data())
-def test_the_overlong_penalty_is_dapos(tokens: int, limit: int, data: st.DataObject) -> None:
+def test_the_overlong_penalty_matches_dapo(tokens: int, limit: int, data: st.DataObject) -> None:
     """Yu et al., 2025, arXiv:2503.14476, equation 13, with L_max = limit and L_cache = cache."""
     cache = data.draw(st.integers(1, limit))
     if tokens <= limit - cache:
@@ -276,45 +280,47 @@ def test_the_overlong_penalty_is_dapos(tokens: int, limit: int, data: st.DataObj
         expected = ((limit - cache) - tokens) / cache
     else:
         expected = -1.0
-    assert paid("overlong_penalty", said("x", tokens), max_tokens=limit, margin=cache) == pytest.approx(expected)
+    assert value_of("overlong_penalty", rollout_of("x", tokens), max_tokens=limit, margin=cache) == pytest.approx(
+        expected
+    )
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=40), st.integers(1, 5))
-def test_the_repetition_penalty_counts_what_came_before(words: list[str], size: int) -> None:
-    """Yeo et al., 2025: the share of n-grams that are the same as an earlier one, as a penalty."""
+def test_the_repetition_penalty_counts_repeated_ngrams(words: list[str], size: int) -> None:
+    """Yeo et al., 2025: the penalty is the share of n-grams that repeat an earlier one."""
     grams = [words[i : i + size] for i in range(len(words) - size + 1)]
     repeated = sum(gram in grams[:i] for i, gram in enumerate(grams))
     expected = -repeated / len(grams) if grams else 0.0
-    assert paid("repetition_penalty", said("\n".join(words)), ngram=size) == pytest.approx(expected)
+    assert value_of("repetition_penalty", rollout_of("\n".join(words)), ngram=size) == pytest.approx(expected)
 
 
 @given(TOKENS, LIMITS, st.sampled_from(["correct", "wrong"]))
 def test_length_and_brevity_are_straight_lines(tokens: int, limit: int, status: Status) -> None:
-    """They fall from 1 to 0 at the limit and then stay at 0."""
-    rollout = said("x", tokens, status)
-    assert paid("length", rollout, max_tokens=limit) == pytest.approx(max(0, limit - tokens) / limit)
-    assert paid("brevity", rollout) == pytest.approx(max(0, 512 - tokens) / 512 if status == "correct" else 0)
+    """Both rewards fall linearly from 1 to 0 at the limit, and then remain 0."""
+    rollout = rollout_of("x", tokens, status)
+    assert value_of("length", rollout, max_tokens=limit) == pytest.approx(max(0, limit - tokens) / limit)
+    assert value_of("brevity", rollout) == pytest.approx(max(0, 512 - tokens) / 512 if status == "correct" else 0)
 
 
 @given(st.lists(st.sampled_from(["<think>", "</think>", "<answer>", "</answer>", " ", "\n", "12", "so"]), max_size=9))
-def test_the_forms_are_those_of_a_whole_text(pieces: list[str]) -> None:
-    """Both format rewards agree with a single pattern each."""
+def test_format_rewards_match_their_definitions(pieces: list[str]) -> None:
+    """`think_format` agrees with one pattern for the entire text, and `format` with the extraction of an answer."""
     text = "".join(pieces)
     rollout = make(text=text)
     inner = r"(?:(?!</?(?:think|answer)>).)*"
     thought, stated = f"<think>{inner}</think>", rf"<answer>\s*(?!</answer>)\S{inner}</answer>"
     whole = re.fullmatch(rf"\s*{thought}\s*{stated}{inner}", text, re.DOTALL)
-    assert paid("think_format", rollout) == float(whole is not None)
-    assert paid("format", rollout) == float(extract(text).answer is not None)
+    assert value_of("think_format", rollout) == float(whole is not None)
+    assert value_of("format", rollout) == float(extract(text).answer is not None)
 
 
 @pytest.mark.parametrize("name", ["correctness", "format", "think_format", "partial"])
-def test_an_answer_that_was_only_thought_pays_nothing(name: str) -> None:
-    """In a closed block, in one that was cut, and in one that the prompt opened."""
+def test_an_answer_only_in_thinking_earns_nothing(name: str) -> None:
+    """The thinking block may be closed, cut off or opened by the prompt."""
     gold = "<answer>['1', '2', '3', '4']</answer>"
     for text in (f"<think>so {gold}</think> I give up.", f"<think>so {gold}", f"so {gold}</think> I give up."):
         rollout = Rollout("?", text, "", SORTING)
         assert rollout.score.status == "no_answer"
-        assert paid(name, rollout) == 0
+        assert value_of(name, rollout) == 0
         rollout = Rollout("?", f"<think>so</think>{gold}", "", SORTING)
-        assert paid(name, rollout) == 1
+        assert value_of(name, rollout) == 1

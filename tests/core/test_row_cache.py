@@ -1,4 +1,4 @@
-"""Rows on disk."""
+"""The cache of rows on disk."""
 
 import gzip
 import json
@@ -28,7 +28,7 @@ def _row(question: str) -> Row:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache of this test's own; the folder that its files will be in."""
+    """The folder for the files of an empty cache that only this test uses."""
     monkeypatch.setenv("RG_ENV_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "rows"
 
@@ -46,7 +46,7 @@ def _load(what: dict[str, Any]) -> list[Row] | None:
 
 
 def test_what_is_stored_is_loaded(cache: Path) -> None:
-    """Rows come back equal, from a folder that only its owner can use; other keys find nothing."""
+    """Rows are loaded unchanged, from a folder that only its owner can access; other keys find nothing."""
     assert _load(WHAT) is None
     _store(WHAT, "zwei ✓")
     assert _load(WHAT) == [_row("zwei ✓")]
@@ -55,8 +55,8 @@ def test_what_is_stored_is_loaded(cache: Path) -> None:
 
 
 def test_the_second_build_comes_from_disk(cache: Path) -> None:
-    """Rows and manifest are the same, also for other numbers of processes, and the files are not written again. Splits
-    are kept apart: another training seed generates training rows only."""
+    """Rows and manifest are the same, even with another number of processes, and files are not written again. Splits
+    are stored separately: another training seed generates only training rows."""
     first = build_splits(["maze", "gcd"], 8, 4, seed=1)
     files = {path: path.stat().st_ino for path in cache.iterdir()}
     assert build_splits(["maze", "gcd"], 8, 4, seed=1, processes=1) == first
@@ -78,7 +78,7 @@ def test_the_second_build_comes_from_disk(cache: Path) -> None:
     ids=["not gzip", "not JSON", "truncated"],
 )
 def test_a_damaged_file_is_built_again(data: bytes, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Not gzip, not JSON, or truncated: one line, and the next build replaces it."""
+    """A damaged file causes a warning of one line, and the next build replaces it."""
     _store(WHAT, "mine")
     next(cache.iterdir()).write_bytes(data)
     with caplog.at_level(logging.WARNING):
@@ -110,7 +110,7 @@ print("went on")
 
 
 def test_a_folder_that_cannot_be_used_is_one_warning(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A folder that others own or may write to, and a path that is not a folder: rows are built, but not cached."""
+    """If others own the folder or may write to it, or if the path is not a folder, rows are built but not cached."""
     cache.mkdir(parents=True)
     cache.chmod(0o777)
     assert row_cache.folder() is None
@@ -139,7 +139,7 @@ def test_the_folder_is_where_users_keep_caches(tmp_path: Path, environ: Callable
 
 
 def test_old_files_make_room(cache: Path) -> None:
-    """The files used least recently go, and so do the remains of killed builds; other people's files stay."""
+    """The least recently used files are deleted, and so are the remains of killed builds; other files are kept."""
     for seed in range(3):
         _store({**WHAT, "seed": seed}, str(seed))
         _load({**WHAT, "seed": 0})
@@ -172,7 +172,8 @@ print(len(train), len(evaluation))
 
 
 def test_processes_that_start_together_build_once(cache: Path) -> None:
-    """The ranks of a run want the same rows: one builds them, the others wait and load. No lock is left."""
+    """The ranks of a run need the same rows: one rank builds them, and the others wait and load them. No lock is
+    left."""
     command = [sys.executable, "-c", BUILD]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     outputs = [process.communicate(timeout=60)[0] for process in running]
@@ -182,7 +183,7 @@ def test_processes_that_start_together_build_once(cache: Path) -> None:
 
 
 def test_a_lock_that_a_killed_process_held_is_free(cache: Path) -> None:
-    """Rows can be built after a process died while it held the lock, and if no lock can be created."""
+    """Rows can be built after a process died while it held the lock, or if no lock can be created."""
     path = cache / "rows.json.gz"
     program = "import os, pathlib, sys\nfrom rg_env.core.data.row_cache import building\n"
     program += "with building([pathlib.Path(sys.argv[1])]):\n    os._exit(9)"

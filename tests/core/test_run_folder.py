@@ -28,7 +28,7 @@ def run(tmp_path: Path) -> RunFolder:
 
 
 def test_what_was_written_is_read(run: RunFolder) -> None:
-    """Each file is read by its own method; missing files are empty or None."""
+    """Each file has its own method for reading; a missing file is read as empty or None."""
     assert RunFolder.is_run(run.path)
     assert run.config() == run.arguments() == {"seed": 1}
     assert run.metrics() == [{"step": 1, "reward": 0.5}, {"step": 2, "reward": 1.0}]
@@ -50,7 +50,7 @@ def test_what_was_written_is_read(run: RunFolder) -> None:
 
 
 def test_checkpoints_are_sorted_by_step(run: RunFolder) -> None:
-    """The newest first; other names and files are not checkpoints."""
+    """The newest checkpoint comes first; other folders and files are not checkpoints."""
     run.checkpoint(10).mkdir()
     run.checkpoint(11).touch()
     (run.path / "checkpoint-2-fp16").mkdir()
@@ -60,7 +60,7 @@ def test_checkpoints_are_sorted_by_step(run: RunFolder) -> None:
 
 
 def test_a_resumed_run_continues_after_its_checkpoint(run: RunFolder) -> None:
-    """Later metrics, rollouts and evaluations go, and so does a line that the killed run did not finish."""
+    """Later metrics, rollouts and evaluations are removed, and so is a line that the killed run did not finish."""
     for file in (run.metrics_file, run.rollouts_file):
         with file.open("a") as lines:
             lines.write('{"step": 2, "rew')
@@ -92,7 +92,7 @@ def test_a_run_that_never_began_leaves_nothing(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_damaged_file_is_one_error_that_names_it(run: RunFolder, name: str, text: str | None, reason: str) -> None:
-    """On one line, with what to do."""
+    """The error is one line; for a damaged file it includes a fix."""
     file = run.path / name
     file.unlink(missing_ok=True)
     if text is not None:
@@ -105,7 +105,7 @@ def test_a_damaged_file_is_one_error_that_names_it(run: RunFolder, name: str, te
 
 
 def test_any_text_can_be_written(tmp_path: Path) -> None:
-    """Lone surrogates, separators and control characters of model output; NaN becomes null."""
+    """Lone surrogates, separators and control characters in model output are preserved; NaN becomes null."""
     run = RunFolder.create(tmp_path / "run")
     run.add_rollouts(1, [{"text": "a\u2028b\ud800\x00", "value": float("nan")}] * 2)
     records = list(run.rollouts())
@@ -115,8 +115,8 @@ def test_any_text_can_be_written(tmp_path: Path) -> None:
     assert json.loads(run.rollouts_file.read_text().split("\n")[0])["step"] == 1
 
 
-def test_folders(tmp_path: Path) -> None:
-    """Fresh ones get unique names; a given one must be empty; checking creates nothing."""
+def test_output_folders(tmp_path: Path) -> None:
+    """New folders get unique names, a given folder must be empty, and checking one does not create it."""
     (full := tmp_path / "full").mkdir()
     (full / "x").touch()
     with contextlib.chdir(tmp_path):
@@ -134,14 +134,14 @@ def test_folders(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("folder", ["x" * 300, "/proc/run", "file/below"])
 def test_unwritable_folders_are_refused(folder: str, tmp_path: Path) -> None:
-    """Before anything is started, on one line that a terminal can show."""
+    """The error is one line that a terminal can show."""
     (tmp_path / "file").touch()
     with pytest.raises(OutputFolderError, match=r"^cannot write [^\x00\n]+; choose another output folder$"):
         RunFolder.choose(os.path.join(tmp_path, folder), "run")
 
 
 def test_run_names_are_short() -> None:
-    """Three tasks by name, the others by number; always short enough for a folder."""
+    """A name lists three tasks and counts the others, and is always short enough for a folder."""
     assert run_name(["a", "b"], "tiny") == "a+b-tiny"
     assert run_name([f"t{i}" for i in range(20)], "tiny") == "t0+t1+t2-and-17-more-tiny"
     long = run_name(["ü" * 300] * 20, "tiny")
@@ -150,7 +150,7 @@ def test_run_names_are_short() -> None:
 
 
 def test_one_process_holds_the_lock(tmp_path: Path) -> None:
-    """It is free again afterwards."""
+    """The lock is free again afterwards."""
     with locked(tmp_path, "busy"), pytest.raises(OutputFolderError, match="busy"), locked(tmp_path, "busy"):
         pass
     with locked(tmp_path, "busy"):

@@ -38,13 +38,12 @@ def _info(task: str, answer: str | None, **metadata: Any) -> dict[str, str]:
         ([{"role": "assistant", "content": "<answer>12</answer>"}], Score(1.0, "12", "correct", "leg_counting")),
     ],
 )
-def test_scores_tell_right_wrong_and_missing_apart(completion: Any, expected: Score) -> None:
-    """Value, answer and status for the common cases."""
+def test_scores_distinguish_right_wrong_and_missing_answers(completion: Any, expected: Score) -> None:
     assert score(completion, INFO) == expected
 
 
-def test_progress_counts_where_it_was_asked_for() -> None:
-    """A half-sorted list is wrong by default and `partial` with partial credit; mentioning the answer earns nothing."""
+def test_partial_credit_is_given_only_if_requested() -> None:
+    """A half-sorted list is wrong by default and `partial` with partial credit. Mentioning the answer earns nothing."""
     completion = "<answer>['1', '2', '4', '3']</answer>"
     assert score(completion, SORTING) == Score(0.0, "['1', '2', '4', '3']", "wrong", "number_sorting")
     result = score(completion, {**SORTING, "grading": "partial"})
@@ -56,8 +55,9 @@ def test_progress_counts_where_it_was_asked_for() -> None:
 
 
 @pytest.mark.slow
-def test_upstream_is_the_librarys_formula_in_a_worker() -> None:
-    """Credit for a mention, floors and all; nine tasks by its formula and our reading; a hang is timed out."""
+def test_upstream_grading_uses_the_librarys_formulas_in_a_worker() -> None:
+    """Scores include the library's credit for mentions and its minimum scores. Nine tasks use its formulas with our own
+    parsers, and an answer that hangs is `timed_out`."""
 
     def upstream_score(task: str, answer: str, gold: str | None, **metadata: Any) -> Score:
         return score(f"<answer>{answer}</answer>", {**_info(task, gold, **metadata), "grading": "upstream"})
@@ -75,17 +75,17 @@ def test_upstream_is_the_librarys_formula_in_a_worker() -> None:
     assert (failed.status, failed.detail[:10]) == ("ungradable", "ValueError")
     hung = upstream_score("coin_flip", "1e999999999", "0.5")
     assert (hung.value, hung.status) == (0.0, "timed_out")
-    assert upstream_score("leg_counting", "12", "12").status == "correct"  # a spare took over
+    assert upstream_score("leg_counting", "12", "12").status == "correct"  # a spare worker took over
     late = upstream_score("time_intervals", "6 days, 18:01:32", "6 days, 18:01:31", task_type="datetime")
     assert late.status == "partial"
-    assert late.value > 1 - 1e-6  # one wrong second out of 100 days
+    assert late.value > 1 - 1e-6  # off by one second, on a scale of 100 days
 
 
 @pytest.mark.slow
 def test_a_worker_leaves_the_event_loop_free() -> None:
-    """While an answer hangs for its second, the loop keeps running in milliseconds."""
+    """While an answer hangs until its timeout, the event loop keeps running, with a median delay under 10 ms."""
 
-    async def longest_gap() -> tuple[Score, float]:
+    async def median_gap() -> tuple[Score, float]:
         info = {**_info("coin_flip", "0.5"), "grading": "upstream"}
         await score_extraction_async(extract("<answer>0.5</answer>"), info)  # starts the workers
         task = asyncio.ensure_future(score_extraction_async(extract("<answer>1e999999999</answer>"), info))
@@ -97,13 +97,13 @@ def test_a_worker_leaves_the_event_loop_free() -> None:
         assert len(gaps) > 100
         return await task, sorted(gaps)[len(gaps) // 2]
 
-    result, gap = asyncio.run(longest_gap())
+    result, gap = asyncio.run(median_gap())
     assert result.status == "timed_out"
     assert gap < 0.01
 
 
 def test_long_answers_are_not_graded() -> None:
-    """An answer over the limit is `too_long`, with its length."""
+    """An answer over the limit is `too_long`, and the detail gives its length."""
     result = score(f"<answer>{'1' * 10_001}</answer>", INFO)
     assert (result.status, result.value) == ("too_long", 0.0)
     assert "10001 characters" in result.detail
@@ -111,7 +111,8 @@ def test_long_answers_are_not_graded() -> None:
 
 
 def test_an_entry_that_no_grader_can_read_is_ungradable(caplog: pytest.LogCaptureFixture) -> None:
-    """From another version of the library, say: the reason is in the score, and logged once with the answer's text."""
+    """The entry may be from another version of the library. The reason is in the score, and is logged once with the
+    answer's text."""
     scoring._logged.clear()
     info = _info("graph_color", None, puzzle="not a graph")
     with caplog.at_level(logging.WARNING):
@@ -122,8 +123,8 @@ def test_an_entry_that_no_grader_can_read_is_ungradable(caplog: pytest.LogCaptur
     assert '{"0": 1}' in record.getMessage()
 
 
-def test_an_entrys_own_answer_is_tried_only_after_a_wrong_one() -> None:
-    """The entry as text, or the same as a dict, is found wanting for all answers of its group."""
+def test_a_wrong_answer_is_ungradable_if_the_entrys_own_answer_is_wrong() -> None:
+    """This holds whether the entry is text or a dict."""
     info = _info("sudoku", "5 3")
     for entry in (info["entry"], json.loads(info["entry"])):
         result = score("<answer>1</answer>", {**info, "entry": entry})
@@ -143,7 +144,7 @@ def test_an_entrys_own_answer_is_tried_only_after_a_wrong_one() -> None:
     ],
 )
 def test_an_edited_info_is_an_input_error(change: dict[str, Any], message: str) -> None:
-    """A missing key, broken JSON or a bad config is reported as an error of the row."""
+    """A missing key, invalid JSON or an unknown grading is reported as an error of the row."""
     info = {key: value for key, value in {**INFO, **change}.items() if value is not None}
     with pytest.raises(InputError, match=message):
         score("<answer>12</answer>", info)
@@ -157,7 +158,7 @@ def test_an_info_as_json_and_an_unknown_task() -> None:
 
 
 def test_model_text_never_reaches_a_grader_that_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The nine graders of the library that run the answer as code are not called, whatever the grading."""
+    """The library's nine graders that run answers as code are not called, whatever the grading."""
     monkeypatch.setattr(upstream, "_dataset", lambda *args: pytest.fail("the library's grader was called"))
     facts = {
         "numbers": [1, 2],

@@ -1,4 +1,4 @@
-"""Which items become rows."""
+"""Selection of the items that become rows."""
 
 import json
 from collections import Counter
@@ -12,7 +12,7 @@ from rg_env.core.data.splits import Split, question_hash, split_of
 
 
 def _items(answers: str, split: Split = "train") -> list[Item]:
-    """Items with these one-letter answers, y and n, and distinct questions of `split`."""
+    """Items with these answers (y for Yes, n for No) and distinct questions of `split`."""
     questions = (text for text in (f"question {i}" for i in range(100_000)) if split_of(question_hash(text)) == split)
     texts = [(next(questions), {"y": "Yes", "n": "No"}[answer]) for answer in answers]
     return [Item(question, gold, "{}", question_hash(question)) for question, gold in texts]
@@ -51,8 +51,9 @@ def test_repeats_are_left_out() -> None:
     assert (len(chosen.parts["eval"].rows), chosen.draws) == (1, 5)
 
 
-def test_the_problem_decides_the_split_unless_the_question_shall() -> None:
-    """Two wordings of one problem come into one split, both as rows; by question each goes its own way."""
+def test_rows_are_split_by_problem_or_by_question() -> None:
+    """Split by problem, two wordings of a problem are two rows of the same split. Split by question, each has its own
+    split."""
     (one,), (other,) = _items("y"), _items("y", "eval")
     other = other._replace(problem=one.problem)
     by_problem, by_question = (Selection("leg_counting", "{}", ("train", "eval"), by) for by in ("problem", "question"))
@@ -65,20 +66,21 @@ def test_the_problem_decides_the_split_unless_the_question_shall() -> None:
 
 
 def test_answers_take_turns() -> None:
-    """Rows of a balanced task hold its answers equally often, in the order of the draws; others stay as drawn."""
+    """A balanced task has its answers equally often, each in the order of the draws; other tasks stay as drawn."""
     assert _answers("syllogism", _items("yyyynyyn")) == "ynyny"
     assert _answers("syllogism", _items("yyyynyynnn")) == "ynynynyny"
     assert _answers("leg_counting", _items("yyyyn")) == "yyyyn"
 
 
 def test_an_answer_waits_while_it_has_its_share() -> None:
-    """With many answers, one that is frequent gets one row in five, and the rest stay in the order of the draws."""
+    """In a task with many answers, a frequent one gets one row in five, and the others stay in the order of the
+    draws."""
     assert BALANCED["maze"] == 5
     assert "".join(row["answer"] for row in _rows("maze", _with_golds("1121314151617"))) == "12345167"
 
 
 def test_several_answers_can_be_right() -> None:
-    """A row of propositional_logic takes from the share of each literal that is right on it."""
+    """A row of propositional_logic counts toward the share of each literal that is right for it."""
     both = json.dumps({"metadata": {"variables": ["P", "Q"], "premises": ["(P ↔ Q)", "(P ∨ Q)"]}})
     one = json.dumps({"metadata": {"variables": ["P", "Q"], "premises": ["P", "(Q → ¬P)"]}})
     neither = json.dumps({"metadata": {"variables": ["P", "Q", "R"], "premises": ["(P → Q)", "(Q → R)"]}})
@@ -87,8 +89,8 @@ def test_several_answers_can_be_right() -> None:
     assert found == [both, one, *[neither] * 4, both, one, *[neither] * 2]
 
 
-def test_gaps_want_either_sign_equally_often() -> None:
-    """In modulo_grid, where one sign fills nine gaps in ten as drawn; grids with gaps of both are taken as drawn."""
+def test_gaps_have_either_sign_equally_often() -> None:
+    """As drawn, one sign fills nine in ten gaps of modulo_grid. Grids with gaps of both signs stay as drawn."""
     grids = _with_golds(["❌✅❌", "❌❌❌", "❌✅✅", "❌❌❌", "✅❌✅"])
     items = [item._replace(question=f"{item.question}\n\n❔{str(item.gold)[1]}❔") for item in grids]
     assert [row["answer"] for row in _rows("modulo_grid", items)] == ["❌✅❌", "❌✅✅", "❌❌❌", "✅❌✅", "❌❌❌"]
@@ -103,7 +105,7 @@ def test_gaps_want_either_sign_equally_often() -> None:
     ],
 )
 def test_copies_of_the_question_are_one_row_in_five(task: str, question: str, copied: str, other: str) -> None:
-    """Tasks where many of the library's strings and grids need no change."""
+    """In these tasks, many of the library's strings and grids need no change."""
     assert BALANCED[task] == 5
     golds = _with_golds([copied] * 3 + [other] * 10)
     items = [item._replace(question=f"{number}. {question}") for number, item in enumerate(golds)]
@@ -111,7 +113,7 @@ def test_copies_of_the_question_are_one_row_in_five(task: str, question: str, co
 
 
 def test_graphs_with_few_edges_are_rare() -> None:
-    """One row in ten of graph_color has a graph that a fixed coloring fits by chance."""
+    """Only one row in ten of graph_color has a graph that a fixed coloring may fit by chance."""
     entries = []
     for edges in [3, 3, 3, *[6] * 12]:
         puzzle = {"vertices": list(range(10)), "edges": [[0, i + 1] for i in range(edges)], "color_options": [1, 2, 3]}
@@ -120,8 +122,8 @@ def test_graphs_with_few_edges_are_rare() -> None:
     assert (len(sparse), sum(sparse), sparse[0], sparse[10]) == (14, 2, True, True)
 
 
-def test_more_rows_begin_with_the_same() -> None:
-    """What was chosen from fewer draws stays chosen."""
+def test_more_draws_only_add_rows() -> None:
+    """Rows that were chosen from fewer draws remain the first ones."""
     items = _items("yynynnyyyynyny" * 20)
     all_rows = _answers("syllogism", items)
     assert abs(Counter(all_rows)["y"] - Counter(all_rows)["n"]) <= 1
@@ -129,8 +131,9 @@ def test_more_rows_begin_with_the_same() -> None:
         assert all_rows.startswith(_answers("syllogism", items[:n]))
 
 
-def test_balance_is_given_up_where_an_answer_does_not_come() -> None:
-    """After a while without the answer that lags behind, rows are taken as drawn, the waiting ones first."""
+def test_balancing_ends_if_an_answer_no_longer_occurs() -> None:
+    """After `BALANCE_PATIENCE` draws without the answer that is behind, rows are taken as drawn, starting with those
+    that waited."""
     more = "y" * BALANCE_PATIENCE
     assert _answers("syllogism", _items(f"yn{more}")) == "yny"
     assert _answers("syllogism", _items(f"yny{more}")) == f"yny{more}"
@@ -138,7 +141,7 @@ def test_balance_is_given_up_where_an_answer_does_not_come() -> None:
 
 
 def test_a_slow_task_is_given_up_by_time() -> None:
-    """Seconds without a new question end the search too, so that slow tasks do not take forever."""
+    """The search also ends after some seconds without a new question, so that slow tasks do not take forever."""
     patient, impatient = Selection("maze", "{}", ("eval",)), Selection("maze", "{}", ("eval",), patience_s=0.0)
     for draw in range(PATIENCE_MIN_DRAWS):
         assert not impatient.parts["eval"].exhausted(), draw

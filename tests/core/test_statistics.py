@@ -1,4 +1,4 @@
-"""Means with errors clustered by problem, and pass@k, against independent computations."""
+"""Means with errors clustered by problem, intervals, and pass@k, compared with independent computations."""
 
 import itertools
 import math
@@ -30,8 +30,8 @@ Values = st.lists(st.lists(st.floats(-10, 10), min_size=1, max_size=5), min_size
 
 
 @given(st.lists(st.floats(-10, 10), min_size=2, max_size=50))
-def test_one_value_a_problem_gives_the_plain_standard_error(values: list[float]) -> None:
-    """Sample deviation / sqrt(n), as in any textbook."""
+def test_one_value_per_problem_gives_the_plain_standard_error(values: list[float]) -> None:
+    """The error is the sample standard deviation divided by sqrt(n)."""
     mean, error = mean_and_error([[value] for value in values])
     assert mean == pytest.approx(statistics.fmean(values), abs=1e-9)
     assert error == pytest.approx(statistics.stdev(values) / math.sqrt(len(values)), abs=1e-9)
@@ -39,7 +39,8 @@ def test_one_value_a_problem_gives_the_plain_standard_error(values: list[float])
 
 @given(Values, st.randoms(use_true_random=False), st.floats(-5, 5), st.floats(0.1, 5))
 def test_order_shift_and_scale(values: list[list[float]], rng: random.Random, shift: float, scale: float) -> None:
-    """Order does not matter, a shift changes only the mean, a scale multiplies both; empty problems do not count."""
+    """Order does not matter, a shift changes only the mean, and a scale multiplies both; empty problems do not
+    count."""
     mean, error = mean_and_error(values)
     shuffled = [rng.sample(each, len(each)) for each in rng.sample(values, len(values))]
     assert mean_and_error([*shuffled, []]) == pytest.approx((mean, error), abs=1e-9)
@@ -47,8 +48,8 @@ def test_order_shift_and_scale(values: list[list[float]], rng: random.Random, sh
     assert moved == pytest.approx((mean * scale + shift, error * scale), abs=1e-8)
 
 
-def test_the_error_is_that_of_a_bootstrap_over_problems() -> None:
-    """Problems of unlike difficulty and unlike numbers of answers, drawn again 4,000 times."""
+def test_the_error_matches_a_bootstrap_over_problems() -> None:
+    """Problems differ in difficulty and number of answers, and are resampled 4,000 times."""
     rng = random.Random(0)
     values = []
     for _ in range(120):
@@ -66,7 +67,7 @@ def test_the_error_is_that_of_a_bootstrap_over_problems() -> None:
 
 
 def test_one_problem_has_no_error_and_none_is_refused() -> None:
-    """No deviation between problems can be known."""
+    """One problem says nothing about the deviation between problems."""
     assert mean_and_error([[1.0, 0.0]]) == (0.5, 0.0)
     for nothing in ([], [[], []]):
         with pytest.raises(InputError, match="no values"):
@@ -75,7 +76,7 @@ def test_one_problem_has_no_error_and_none_is_refused() -> None:
 
 @pytest.mark.parametrize("n", range(1, 8))
 def test_pass_at_k_counts_all_choices(n: int) -> None:
-    """The share of all choices of k of the n answers that hold a right one."""
+    """pass@k is the share of all choices of k of the n answers that include a right one."""
     for c, k in itertools.product(range(n + 1), range(1, n + 1)):
         answers = [True] * c + [False] * (n - c)
         choices = list(itertools.combinations(answers, k))
@@ -83,8 +84,8 @@ def test_pass_at_k_counts_all_choices(n: int) -> None:
 
 
 @pytest.mark.parametrize(("n", "c", "k"), [(4, 5, 1), (4, -1, 1), (4, 2, 0), (4, 2, 5), (0, 0, 1)])
-def test_counts_that_cannot_be(n: int, c: int, k: int) -> None:
-    """More right answers than answers, or no or more choices than answers."""
+def test_impossible_counts_are_refused(n: int, c: int, k: int) -> None:
+    """There are more right answers than answers or fewer than 0, or k is less than 1 or more than n."""
     with pytest.raises(InputError, match="must be between"):
         pass_at_k(n, c, k)
 
@@ -92,18 +93,18 @@ def test_counts_that_cannot_be(n: int, c: int, k: int) -> None:
 @pytest.mark.parametrize(
     ("degrees", "t95"), [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (9, 2.262), (30, 2.042), (120, 1.980)]
 )
-def test_t_is_that_of_the_printed_tables(degrees: int, t95: float) -> None:
-    """Two-sided 95%: Abramowitz and Stegun, table 26.10."""
+def test_t_matches_printed_tables(degrees: int, t95: float) -> None:
+    """The values are two-sided 95% ones from Abramowitz and Stegun, table 26.10."""
     assert t_critical(degrees) == pytest.approx(t95, abs=5e-4)
-    values = [[1.0, 3.0], *[[5.0]] * degrees]  # the interval of a mean uses it, clustered by problem
+    values = [[1.0, 3.0], *[[5.0]] * degrees]  # `mean_interval` uses t, clustered by problem
     mean, error = mean_and_error(values)
     assert mean_interval(values) == pytest.approx((mean - t95 * error, mean + t95 * error), rel=1e-3)
     assert mean_interval(values[:1]) is None
 
 
 @given(st.lists(st.integers(0, 50).map(lambda right: right / 50), min_size=1, max_size=6))
-def test_the_interval_of_runs_is_of_a_share(shares: list[float]) -> None:
-    """Within [0, 1], around the mean, and never narrower than that of all answers together."""
+def test_the_interval_of_runs_is_at_least_that_of_all_answers(shares: list[float]) -> None:
+    """The interval is within [0, 1], and contains Wilson's interval of all answers together."""
     mean = statistics.fmean(shares)
     low, high = runs_interval(shares, 50)
     least_low, least_high = wilson_interval(min(max(mean, 0.0), 1.0), 50 * len(shares))
@@ -112,7 +113,7 @@ def test_the_interval_of_runs_is_of_a_share(shares: list[float]) -> None:
 
 
 def test_an_interval_from_an_error_alone() -> None:
-    """For a share, it is Wilson's interval, even if all answers are right; for other values, the normal interval."""
+    """A share has Wilson's interval, even if all answers are right; other values have the normal interval."""
     assert error_interval(0.5, 0.05, 1000) == pytest.approx(wilson_interval(0.5, 100))
     assert error_interval(1.0, 0.0, 4) == wilson_interval(1.0, 4)
     assert error_interval(21.5, 1.0, 9) == pytest.approx((19.54, 23.46), abs=1e-4)
@@ -134,7 +135,7 @@ def test_a_figure_is_shown_with_its_interval() -> None:
 
 
 def _answers(rng: random.Random, problems: int, times: int, difficulty: float = 0.0) -> list[list[float]]:
-    """For problems of different difficulty, where answers to the same problem resemble each other."""
+    """Answers to problems of different difficulty, so that answers to the same problem are correlated."""
     chances = [min(max(rng.betavariate(1, 1) - difficulty, 0), 1) for _ in range(problems)]
     return [[float(rng.random() < chance) for _ in range(times)] for chance in chances]
 
@@ -143,8 +144,9 @@ def _answers(rng: random.Random, problems: int, times: int, difficulty: float = 
     ("right", "n", "low", "high"),
     [(0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (1, 29, 0.0061, 0.1718), (81, 263, 0.2553, 0.3662)],
 )
-def test_with_one_answer_a_problem_the_interval_is_wilsons(right: int, n: int, low: float, high: float) -> None:
-    """To its correction for the degrees of freedom; 81 of 263 and 1 of 29: Newcombe (1998), table I."""
+def test_with_one_answer_per_problem_the_interval_is_wilsons(right: int, n: int, low: float, high: float) -> None:
+    """The intervals agree except for a correction for the degrees of freedom. 81 of 263 and 1 of 29 are from Newcombe
+    (1998), table I."""
     values = [[1.0]] * right + [[0.0]] * (n - right)
     found = share_interval(values)
     assert found == pytest.approx((low, high), abs=0.015 if right == 1 else 0.002)
@@ -152,11 +154,12 @@ def test_with_one_answer_a_problem_the_interval_is_wilsons(right: int, n: int, l
     assert found[1] >= high - 1e-3
 
 
-def test_share_intervals_hold_the_true_share() -> None:
-    """Of 600 evaluations with 60 problems of unlike difficulty and 4 answers each; without clusters too seldom."""
+def test_share_intervals_include_the_true_share() -> None:
+    """Over 600 evaluations of 60 problems with 4 answers each, intervals clustered by problem include the true share
+    often enough; those without clusters do not."""
     rng, held, naive = random.Random(1), 0, 0
     for _ in range(600):
-        values = _answers(rng, 60, 4)  # uniform chances: 0.5 is true
+        values = _answers(rng, 60, 4)  # chances are uniform, so the true share is 0.5
         low, high = share_interval(values)
         held += low <= 0.5 <= high
         low, high = share_interval([[value] for each in values for value in each])
@@ -166,8 +169,8 @@ def test_share_intervals_hold_the_true_share() -> None:
 
 
 @given(st.lists(st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=4), min_size=1, max_size=30))
-def test_share_intervals_lie_around_the_mean(values: list[list[float]]) -> None:
-    """Within [0, 1], never without width, and the mirror image for wrong answers."""
+def test_share_intervals_include_the_mean(values: list[list[float]]) -> None:
+    """Intervals are within [0, 1], always have a width, and are mirrored if right and wrong are exchanged."""
     mean, _ = mean_and_error(values)
     low, high = share_interval(values)
     assert 0 <= low <= mean <= high <= 1
@@ -176,8 +179,8 @@ def test_share_intervals_lie_around_the_mean(values: list[list[float]]) -> None:
     assert mirrored == pytest.approx((1 - high, 1 - low), abs=1e-9)
 
 
-def test_more_answers_to_the_same_problems_say_little_of_others() -> None:
-    """Ten right answers to each of five problems are five problems."""
+def test_more_answers_to_the_same_problems_do_not_narrow_the_interval() -> None:
+    """Ten right answers to each of five problems count as much as one."""
     assert share_interval([[1.0] * 10] * 5) == share_interval([[1.0]] * 5)
     assert share_interval([[1.0] * 10] * 5)[0] < share_interval([[1.0]] * 50)[0]
     for outside in ([[1.5]], [[-0.1, 0.0]]):
@@ -185,8 +188,9 @@ def test_more_answers_to_the_same_problems_say_little_of_others() -> None:
             share_interval(outside)
 
 
-def test_a_macro_average_is_as_sure_as_its_parts_together() -> None:
-    """Symmetric intervals: the root of the sum of squares, over their number; one is itself."""
+def test_a_macro_average_combines_the_intervals_of_its_parts() -> None:
+    """For symmetric intervals, the half-width is the root of the sum of squared half-widths, divided by their number. A
+    single interval is unchanged."""
     assert mean_of([0.4], [(0.3, 0.6)]) == (0.4, pytest.approx((0.3, 0.6)))
     mean, (low, high) = mean_of([0.2, 0.6], [(0.1, 0.3), (0.5, 0.7)])
     assert mean == pytest.approx(0.4)
@@ -195,7 +199,7 @@ def test_a_macro_average_is_as_sure_as_its_parts_together() -> None:
         mean_of([], [])
 
 
-def test_guessing_adjusts_to_nothing() -> None:
+def test_guessing_is_adjusted_to_zero() -> None:
     assert guess_adjusted(0.5, 0.5) == 0
     assert guess_adjusted(1.0, 0.3) == 1
     assert guess_adjusted(0.2, 0.5) == pytest.approx(-0.6)
@@ -207,11 +211,11 @@ def _by_problem(values: list[list[float]]) -> dict[str, list[float]]:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=9))
-@example([(0, 0), (0, 0), (0, 0), (0, 1), (0, 2), (0, 2), (1, 0), (2, 0), (2, 0)])  # ties, to the rounding of floats
+@example([(0, 0), (0, 0), (0, 0), (0, 1), (0, 2), (0, 2), (1, 0), (2, 0), (2, 0)])  # ties, up to rounding of floats
 @settings(max_examples=60, deadline=None)
 def test_the_p_value_counts_all_ways_to_swap(counts: list[tuple[int, int]]) -> None:
-    """For few problems, by brute force: the fraction of swaps with a mean difference at least as large in either
-    direction."""
+    """For few problems, the p-value matches brute force: twice the share of swaps whose difference is at least as
+    extreme in the same direction, up to 1."""
     first = _by_problem([[1.0] * a + [0.0] * (2 - a) for a, _ in counts])
     second = _by_problem([[1.0] * b + [0.0] * (2 - b) for _, b in counts])
     found = paired_difference([(first, second)])
@@ -228,7 +232,7 @@ def test_the_p_value_counts_all_ways_to_swap(counts: list[tuple[int, int]]) -> N
 
 
 def test_equal_models_differ_rarely_and_better_ones_always() -> None:
-    """p is below 0.05 in about one of twenty comparisons of a model with itself, the interval holds 0 in nineteen."""
+    """If a model is compared with itself, p is rarely below 0.05, and the interval nearly always includes 0."""
     rng, small, held = random.Random(2), 0, 0
     for seed in range(200):
         chances = [rng.random() for _ in range(40)]
@@ -250,7 +254,8 @@ def test_equal_models_differ_rarely_and_better_ones_always() -> None:
     "counts", [(2, 0, 0, 2), (4, 0, 1, 3), (30, 5, 9, 36), (5, 6, 4, 5), (1, 8, 9, 2), (6, 2, 0, 0)]
 )
 def test_the_interval_of_pairs_is_newcombes(counts: tuple[int, int, int, int]) -> None:
-    """Uses his correlation, from the counts of pairs with both, one or neither right (Altman 2000, page 52)."""
+    """The correlation is Newcombe's, from the counts of pairs with both, one or neither right (Altman 2000, page
+    52)."""
     both, one, other, none = counts
     n = sum(counts)
     first = [1.0] * (both + one) + [0.0] * (other + none)
@@ -267,8 +272,8 @@ def test_the_interval_of_pairs_is_newcombes(counts: tuple[int, int, int, int]) -
 
 
 @pytest.mark.parametrize("right", [0, 1, 2, 4])
-def test_models_that_answered_alike_may_differ_all_the_same(right: int) -> None:
-    """Four questions prove little, whether half of them are right or none."""
+def test_equal_answers_do_not_prove_that_models_are_equal(right: int) -> None:
+    """With only four questions, the interval is wide however many are right."""
     answers = _by_problem([[float(number < right)] for number in range(4)])
     low, high = paired_difference([(answers, answers)]).interval
     assert low < -0.1 < 0.1 < high
@@ -280,15 +285,15 @@ def test_only_common_problems_count_and_tasks_count_alike() -> None:
     large = (_by_problem([[1.0]] * 20), _by_problem([[1.0]] * 20))
     found = paired_difference([small, large])
     assert (found.n, found.difference) == (22, 0.5)
-    assert found.p_value == pytest.approx(0.5)  # of the four ways to swap the two that differ
+    assert found.p_value == pytest.approx(0.5)  # from the four ways to swap the two problems that differ
     for nothing in ([], [({"a": [1.0]}, {"b": [1.0]})]):
         with pytest.raises(InputError, match="no questions in common"):
             paired_difference(nothing)
 
 
 @given(st.integers(0, 60), st.integers(1, 60))
-def test_wilsons_ends_are_where_the_share_is_as_unlikely_as_asked_for(right: int, n: int) -> None:
-    """They solve |p - share| = z sqrt(p (1 - p) / n), his definition, and match those for one answer per problem."""
+def test_the_ends_of_wilsons_interval_satisfy_its_definition(right: int, n: int) -> None:
+    """The ends solve |p - share| = z sqrt(p (1 - p) / n)."""
     share = min(right, n) / n
     z = statistics.NormalDist().inv_cdf(0.975)
     low, high = wilson_interval(share, n)
@@ -305,7 +310,8 @@ def test_only_shares_have_a_wilson_interval(share: float, n: float) -> None:
 
 
 def test_a_difference_of_independent_shares_is_newcombes() -> None:
-    """His example (1998, Statistics in Medicine 17, 873, table II, method 10): 56 of 70 against 48 of 80."""
+    """The example, 56 of 70 against 48 of 80, is from Newcombe (1998, Statistics in Medicine 17, 873, table II, method
+    10)."""
     first, second = 56 / 70, 48 / 80
     value, (low, high) = difference_of(first, wilson_interval(first, 70), second, wilson_interval(second, 80))
     assert (value, low, high) == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)

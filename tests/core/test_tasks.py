@@ -18,7 +18,7 @@ from rg_env.core.tasks.task_table import PATH, load_table, resolve_levels, worki
 from rg_env.errors import InputError, UnknownNameError
 
 
-def test_a_name_a_mapping_and_a_list_are_taken() -> None:
+def test_a_name_a_mapping_and_a_list_are_accepted() -> None:
     """The three forms of `gym`, and a `Mixture` itself, give a checked mixture."""
     one = Mixture.parse("leg_counting")
     assert one.tasks == (TaskSpec(name="leg_counting"),)
@@ -65,7 +65,7 @@ def test_dates_in_a_config_become_text() -> None:
     ],
 )
 def test_bad_input_is_a_one_line_error(gym: Any, message: str) -> None:
-    """An `InputError` that names the place; for unknown names, with a suggestion."""
+    """The `InputError` gives the location of the mistake; unknown names raise `UnknownNameError`."""
     with pytest.raises(InputError, match=message) as caught:
         Mixture.parse(gym)
     assert "\n" not in str(caught.value)
@@ -86,16 +86,16 @@ def test_counts_follow_the_weights(weights: list[float], n: int) -> None:
 
 
 def test_fewer_rows_than_tasks_is_an_error() -> None:
-    """No task of a mixture is silently left without rows; no rows at all is fine."""
+    """No task of a mixture is silently left without rows, but a mixture may have no rows at all."""
     mixture = Mixture.parse(["maze", "gcd"])
     with pytest.raises(InputError, match="at least 2"):
         mixture.counts(1)
     assert mixture.counts(0) == [0, 0]
 
 
-def test_the_table_is_what_the_library_says() -> None:
-    """The shipped table has every task but the library's own mixture, and equals one made from the installed library,
-    byte by byte."""
+def test_the_table_matches_the_library() -> None:
+    """The shipped table has every task except `composite`, and is byte-identical to one generated from the installed
+    library."""
     table = load_table()
     assert (len(table), "composite" in table) == (105, False)
     assert all("seed" not in entry["options"] and "size" not in entry["options"] for entry in table.values())
@@ -108,7 +108,7 @@ WITHOUT = {"acre", "gsm_symbolic", "list_functions"}
 
 
 def test_a_level_becomes_options() -> None:
-    """`level` sets all attributes, `levels` single ones, and explicit options win over both."""
+    """`level` sets all attributes, `levels` sets single ones, and explicit options override both."""
     level = Mixture.parse({"name": "maze", "level": 2, "config": {"min_dist": 7}}).tasks[0]
     assert level.level == 2
     assert level.config == {**resolve_levels("maze", 2, None), "min_dist": 7}
@@ -132,7 +132,7 @@ def test_working_levels_leave_out_the_broken() -> None:
         working_levels("modulo_grid", ["sizex"])
 
 
-def test_the_table_says_what_the_librarys_curricula_say() -> None:
+def test_levels_match_the_librarys_curricula() -> None:
     """For every task and level, the options are those of the library's own `set_global_level`."""
     factory = library.factory()
     for task, entry in load_table().items():
@@ -148,7 +148,8 @@ def test_the_table_says_what_the_librarys_curricula_say() -> None:
 
 
 def test_broken_levels_are_broken() -> None:
-    """What the table calls broken by an assertion, or for want of questions, is broken in the installed library."""
+    """Levels that the table lists as broken by an assertion, or by a lack of questions, are broken in the installed
+    library."""
     shipped = {task: entry["broken_levels"] for task, entry in load_table().items() if entry["broken_levels"]}
     assert " ".join(sorted(shipped)) == (
         "caesar_cipher jugs knight_swap modulo_grid propositional_logic rubiks_cube sokoban survo zebra_puzzles"
@@ -158,14 +159,15 @@ def test_broken_levels_are_broken() -> None:
 
 
 def test_a_task_is_described_with_its_levels() -> None:
-    """`rg-env tasks NAME` names attributes, their highest level, and what does not work."""
+    """`rg-env tasks NAME` prints attributes, their highest level, and levels that do not work."""
     text = one_task("caesar_cipher")
     assert "  words: 3" in text
     assert "level 2 does not work: AssertionError" in text
 
 
-def test_a_broken_level_is_refused_however_it_is_spelt() -> None:
-    """As `level`, or attribute by attribute; what differs from it is not."""
+def test_a_broken_level_is_refused_in_any_form() -> None:
+    """A broken level is refused both as `level` and attribute by attribute; it is accepted if `levels` overrides its
+    attributes."""
     steps = load_table()["zebra_puzzles"]["levels"]
     for spec in ({"level": 5}, {"levels": dict.fromkeys(steps, 5)}):
         with pytest.raises(InputError, match="level 5 does not work"):

@@ -1,4 +1,4 @@
-"""Text for people: one-line errors, untrusted text, abbreviated values; and unusual argument values."""
+"""Text for people: one-line errors, untrusted text and abbreviated values; also errors for unusual arguments."""
 
 from typing import Any
 
@@ -71,8 +71,8 @@ def test_errors_of_libraries_are_one_line(error: Exception, text: str) -> None:
     assert reason_of(error) == text
 
 
-def test_foreign_text_is_data() -> None:
-    """Nothing that a terminal obeys, or that hides or turns text; languages and emoji stay."""
+def test_untrusted_text_is_escaped() -> None:
+    """Characters that control a terminal, or hide or reverse text, are escaped; other languages and emoji are kept."""
     text = "größe 語\t👩\u200d👧\x1b[31m\u202e\u200b\ud800\nend"
     assert without_controls(text) == "größe 語\t👩\u200d👧\\x1b[31m\\u202e\\u200b\\ud800\nend"
     assert visible_line(" a\r\nb\tc ") == "a ⏎ b c"
@@ -92,8 +92,8 @@ def test_values_are_shown_as_yaml_has_them(value: object, text: str) -> None:
 
 
 @given(keys)
-def test_keys_are_as_short_as_is_unique(keys: list[str]) -> None:
-    """An end of it, whole parts of it, no other key's; one part less would be another's too, or the key itself."""
+def test_keys_are_as_short_as_possible(keys: list[str]) -> None:
+    """A short key consists of the fewest last parts of the key that no other key shares."""
     short = short_keys(keys)
     assert list(short) == keys
     assert len(set(short.values())) == len(keys)

@@ -19,7 +19,8 @@ def as_lines(*rows: Any) -> str:
 
 @pytest.mark.parametrize("suffix", ["jsonl", "json", "csv", "parquet"])
 def test_files_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str) -> None:
-    """Each kind; answers become text, other columns are ignored, and repeated questions are counted."""
+    """All formats give the same rows. Answers become text, other columns are ignored, and repeated questions are
+    counted."""
     import pyarrow
     from pyarrow import csv as arrow_csv
     from pyarrow import parquet
@@ -33,8 +34,8 @@ def test_files_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], suff
     else:
         {"csv": arrow_csv.write_csv, "parquet": parquet.write_table}[suffix](pyarrow.Table.from_pylist(rows), str(path))
     assert load_rows(str(path)) == [{"question": f"{i} + 1, say", "answer": str(i + 1)} for i in range(5)]
-    assert "data." in (said := capsys.readouterr().out)
-    assert said.endswith(": 3 of 8 rows omitted because their questions are repeated\n")
+    assert "data." in (output := capsys.readouterr().out)
+    assert output.endswith(": 3 of 8 rows omitted because their questions are repeated\n")
 
 
 def test_columns_and_answers_can_be_named() -> None:
@@ -86,7 +87,7 @@ def test_a_defect_is_reported_with_its_place(tmp_path: Path, name: str, text: st
 
 
 def test_all_defects_are_reported_at_once(tmp_path: Path) -> None:
-    """Of every kind, each with its line, the first ten; similar ones are counted."""
+    """The first ten defects are reported with their lines, whatever their kind; similar ones are counted."""
     lines = ['{"question": "cut', as_lines({"question": "", "answer": 1}).strip(), "7", *["{}"] * 3]
     lines += [json.dumps({"question": "1 + 1", "answer": answer}) for answer in (2, 3)]
     (file := tmp_path / "a.jsonl").write_text("\n".join(lines))
@@ -103,7 +104,7 @@ def test_all_defects_are_reported_at_once(tmp_path: Path) -> None:
 
 
 def test_equal_answers_are_repeats() -> None:
-    """Whatever the grader accepts as equal; a question kept twice could be in both splits."""
+    """Answers are equal if the grader accepts them as equal. A question that was kept twice could be in both splits."""
     rows = [{"question": "1 + 0", "answer": answer} for answer in ("1.0", 1, " $1$ ", "2/2")]
     assert load_rows(rows) == [{"question": "1 + 0", "answer": "1.0"}]
 
@@ -138,7 +139,7 @@ def test_sources_that_cannot_be_read(source: str, words: str, tmp_path: Path, mo
 
 
 def test_evaluation_rows_stay_when_rows_are_added() -> None:
-    """They are picked by seed and question; none is trained on."""
+    """Evaluation rows depend on seed and question, and are not trained on."""
     rows = [{"question": str(i), "answer": "1"} for i in range(50)]
     train, evaluation = split_rows(rows, 10, seed=1)
     assert [len(train), len(evaluation)] == [40, 10]
@@ -155,7 +156,7 @@ def test_evaluation_rows_stay_when_rows_are_added() -> None:
 def test_a_dataset_that_cannot_be_reached_is_one_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Without the retries of the library, and their lines."""
+    """The library's messages about retries are not shown."""
     monkeypatch.setattr("rg_env.core.data.user_rows.hub_answers", lambda: False)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="cannot read the dataset 'nofile': it is not a local file, the Hub cannot"):

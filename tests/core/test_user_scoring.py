@@ -19,7 +19,7 @@ from rg_env.errors import InputError
 
 @pytest.fixture(scope="module", autouse=True)
 def own_sums(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The task own_sums, imported once for all tests: they share its workers."""
+    """The file that registers the task own_sums, imported once so that all tests share its workers."""
     path = tmp_path_factory.mktemp("own") / "own_scored.py"
     path.write_text(TASK, encoding="utf-8")
     with nothing_left():
@@ -51,14 +51,16 @@ def graded(text: str, grading: str = "hardened", **changes: Any) -> Score:
     ],
 )
 def test_the_users_own_grader_decides(grading: str, answer: str, value: float, status: str, progress: float) -> None:
-    """Between 0 and 1, or right or wrong if requested; a gold answer with surrounding whitespace is right."""
+    """Values are limited to [0, 1], and are 0 or 1 with `hardened` grading. Whitespace around the gold answer does not
+    matter."""
     found = graded(answer, grading)
     assert (found.value, found.status, found.progress, found.task) == (value, status, progress, "own_sums")
     assert partial_score(extract(f"<answer>{answer}</answer>"), info(grading)) == progress
 
 
 def test_hostile_answers_do_not_stop_the_others() -> None:
-    """A grader that hangs, raises, ends its process or returns no number: each has its own status."""
+    """A grader that hangs is `timed_out`; one that raises, ends its process or does not return a number is
+    `ungradable`."""
     hostile = ["hang", "raise", "end", "nan", "inf", "nothing"]
     answers = [*hostile, *(["12", "13"] * 20)]
 
@@ -83,8 +85,8 @@ def test_hostile_answers_do_not_stop_the_others() -> None:
 
 @pytest.mark.parametrize(("gold", "says"), [("raise", "ungradable"), ("-3", "wrong"), ("1x", None), ("", None)])
 def test_a_gold_answer_that_its_own_grader_refuses(gold: str, says: str | None) -> None:
-    """Wrong answers to such a row are ungradable, except with "upstream" grading or without a gold answer; so are all
-    answers to a row whose options the dataset refuses. Missing and overlong answers reach no grader."""
+    """Wrong answers to such a row are ungradable, except with `upstream` grading or without a gold answer. So are all
+    answers to a row whose options the dataset refuses. Missing and overlong answers do not reach a grader."""
     found = graded("13", answer=gold)
     expected = ("ungradable", f"the row's own gold answer is {says}") if says else ("wrong", "")
     assert (found.status, found.detail) == expected
@@ -94,22 +96,21 @@ def test_a_gold_answer_that_its_own_grader_refuses(gold: str, says: str | None) 
     assert partial_score(extract("none"), info()) == 0.0
 
 
-def test_rewards_see_right_or_not_and_progress() -> None:
-    """`correctness` and `partial` side by side, of one call of the user's grader."""
+def test_rewards_see_correctness_and_partial_credit() -> None:
+    """`correctness` and `partial` can be used together."""
     rewards = {reward.name: reward for reward in resolve_rewards(["correctness", "partial"])}
     rollout = Rollout("?", "<answer>13</answer>", "12", info())
     assert {name: reward.value(rollout, {}) for name, reward in rewards.items()} == {"correctness": 0, "partial": 0.25}
 
 
 def test_rows_of_a_task_that_is_not_imported_are_refused() -> None:
-    """By name."""
     with nothing_left(), pytest.raises(InputError, match="unknown task 'own_other'"):
         score("<answer>1</answer>", {**info(), "rg_task": "own_other"})
 
 
 @pytest.mark.slow
-def test_workers_take_the_code_of_the_time(tmp_path: Path, write: Callable[..., Path]) -> None:
-    """A task that is imported later is graded too; the default grader of the library is an exact match."""
+def test_workers_grade_tasks_that_are_imported_later(tmp_path: Path, write: Callable[..., Path]) -> None:
+    """A task without a grader of its own gets the library's default one, which requires an exact match."""
     text = TASK.replace("own_sums", "own_later").replace("def score_answer", "def other")
     import_user_code([str(write("own_later.py", text))])
     later = {**info("partial"), "rg_task": "own_later"}

@@ -31,7 +31,7 @@ def own_sums(write: Write) -> Path:
 
 
 def test_names_options_and_levels_are_known(own_sums: Path) -> None:
-    """From the user's classes; the error for a typo suggests similar names."""
+    """Options and levels come from the user's classes, and the error for a typo suggests similar names."""
     assert load_table()["own_sums"] == {
         "module": "own_tasks",
         "category": "user",
@@ -53,7 +53,7 @@ def test_names_options_and_levels_are_known(own_sums: Path) -> None:
 
 
 def test_children_have_a_fixed_hash_seed_and_no_secrets(write: Write) -> None:
-    """The environment and the order of sets, as the user's code sees them where rows are drawn."""
+    """The questions contain what the user's code sees where rows are drawn: its environment, and the order of a set."""
     assert "PYTEST_CURRENT_TEST" in os.environ
     question = 'f"{index} {sorted(os.environ)} {[*set(string.ascii_letters)]} {dict(os.environ)}"'
     text = TASK.replace('" + ".join(map(str, terms)) + " = ?"', question).replace("import time", "import os, string")
@@ -79,8 +79,8 @@ print([row["answer"] for row in rows], manifest["imports"]["own_tasks.py"])
 
 @pytest.mark.slow
 def test_an_edited_source_gives_new_rows(write: Write, tmp_path: Path) -> None:
-    """Rows are read from disk while the file is unchanged; otherwise they are generated again, regardless of the file's
-    time."""
+    """Rows are read from disk while the file is unchanged. After an edit they are generated again, even if the
+    modification time is the same."""
     own = {"PYTHONPATH": os.pathsep.join(sys.path), "RG_ENV_CACHE": str(tmp_path / "cache")}
     path = write("own_tasks.py")
     times = path.stat()
@@ -100,7 +100,8 @@ def test_an_edited_source_gives_new_rows(write: Write, tmp_path: Path) -> None:
 
 
 def test_a_manifest_reveals_edited_tasks(own_sums: Path) -> None:
-    """It holds the source's hash, which explains different questions but is not an error by itself."""
+    """The manifest contains the source's hash. A different hash explains different questions, but is not an error by
+    itself."""
     _, _, manifest = build_splits("own_sums", 4, 2, seed=1)
     assert manifest["imports"] == {"own_tasks.py": sources()[str(own_sums)]}
     edited = json.loads(json.dumps(manifest))
@@ -133,7 +134,7 @@ ITEM = '{"question": " + ".join(map(str, terms)) + " = ?", "answer": str(sum(ter
     ],
 )
 def test_invalid_items(write: Write, item: str, message: str) -> None:
-    """One line that names the task and its class."""
+    """The error is one line that names the task and its class."""
     assert ITEM in TASK
     import_user_code([str(write("own_items.py", TASK.replace(ITEM, item)))])
     with pytest.raises(InputError, match=rf"^task 'own_sums' \(own_items\.Sums\): {message}") as raised:
@@ -142,7 +143,7 @@ def test_invalid_items(write: Write, item: str, message: str) -> None:
 
 
 def test_items_that_depend_on_earlier_draws_are_refused(write: Write) -> None:
-    """Other processes would draw other ones."""
+    """Another process would draw different items."""
     text = TASK.replace("rng = Random(self.seed + index)", "rng = self.rng").replace(
         "size=config.size)", "size=config.size)\n        self.rng = Random(config.seed)"
     )
@@ -152,7 +153,7 @@ def test_items_that_depend_on_earlier_draws_are_refused(write: Write) -> None:
 
 
 def test_values_of_python_become_json(write: Write) -> None:
-    """Dates, tuples and keys of the metadata, as `score_answer` will see them. Items may be any mapping."""
+    """`score_answer` receives dates, tuples and keys in the metadata as JSON has them. An item may be any mapping."""
     metadata = '{"when": __import__("datetime").date(2024, 5, 1), 1: (2,)}'
     item = f'MappingProxyType({{"question": f"{{index}}?", "answer": "1", "metadata": {metadata}}})'
     text = TASK.replace(ITEM, item).replace("import time", "import time\nfrom types import MappingProxyType")
@@ -172,10 +173,10 @@ def test_values_of_python_become_json(write: Write) -> None:
 def test_what_the_users_dataset_raises(
     write: Write, old: str, new: str, config: dict[str, Any], message: str, line: int
 ) -> None:
-    """One line: the error, and where in their file."""
+    """The error is one line with the exception and its location in the user's file."""
     import_user_code([str(write("own_bad.py", TASK.replace(old, new, 1)))])
     message = rf"^task 'own_sums' does not work with config .*: {message} \(.*/own_bad\.py, line {line}\)$"
-    if config:  # reported before questions are drawn, too
+    if config:  # also reported before questions are drawn
         with pytest.raises(InputError, match=message.replace("^", "^tasks.x.config: ")):
             check_options({"tasks.x": Mixture.parse({"name": "own_sums", "config": config}).tasks[0]})
     with pytest.raises(InputError, match=message) as raised:
@@ -198,8 +199,8 @@ def test_what_the_users_dataset_raises(
         ),
     ],
 )
-def test_tasks_that_cannot_be(write: Write, old: str, new: str, message: str) -> None:
-    """The error is raised on import and names the file that registers the task."""
+def test_invalid_tasks_are_refused_on_import(write: Write, old: str, new: str, message: str) -> None:
+    """The error names the file that registers the task."""
     assert TASK.count(old) == 1
     with pytest.raises(InputError, match=rf"^imports: .*own_new\.py.*{message}") as raised:
         import_user_code([str(write("own_new.py", TASK.replace(old, new)))])
@@ -208,8 +209,8 @@ def test_tasks_that_cannot_be(write: Write, old: str, new: str, message: str) ->
 
 
 @pytest.mark.slow
-def test_a_task_that_only_the_script_registers(write: Write) -> None:
-    """Other processes import the file, without running `main()` or the code under `if __name__`."""
+def test_a_task_that_only_the_running_script_registers_is_refused(write: Write) -> None:
+    """Other processes import the file without running the code under `if __name__ == "__main__"`."""
     head, _, _ = TASK.rpartition("register_dataset(")
     text = head + (
         "if __name__ == '__main__':\n"

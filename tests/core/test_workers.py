@@ -57,15 +57,16 @@ def test_values_come_back(pool: WorkerPool, value: Any) -> None:
     ],
 )
 def test_targets_that_raise(pool: WorkerPool, action: tuple[Any, ...], detail: str) -> None:
-    """What a target raises, and a value that cannot be sent, is one short line in the outcome; the worker lives on."""
+    """An exception of the target, or a value that cannot be sent, becomes one short line in the outcome. The worker
+    survives."""
     pid = value_of(pool.call("pid"))
     outcome = pool.call(*action)
     assert (outcome.status, outcome.value, outcome.detail) == ("raised", None, detail)
     assert value_of(pool.call("pid")) == pid
 
 
-def test_output_does_not_disturb(pool: WorkerPool, capfd: pytest.CaptureFixture[str]) -> None:
-    """Prints, also of a warm-up, which runs once, go nowhere, and stdin is empty."""
+def test_output_is_discarded(pool: WorkerPool, capfd: pytest.CaptureFixture[str]) -> None:
+    """Prints are discarded, including those of the warm-up, which runs once; stdin is empty."""
     assert value_of(pool.call("counts"))[1] == 1
     assert value_of(pool.call("talk")) == ""
     assert value_of(pool.call("echo", 1)) == [1]
@@ -73,7 +74,7 @@ def test_output_does_not_disturb(pool: WorkerPool, capfd: pytest.CaptureFixture[
 
 
 def test_large_arguments() -> None:
-    """10 MB pass; more than `MAX_REQUEST_BYTES` is refused before anything is sent."""
+    """Arguments of 10 MB are accepted; more than `MAX_REQUEST_BYTES` is refused."""
     with WorkerPool("worker_targets:do", workers=1, wall_s=10) as pool:
         assert value_of(pool.call("length", "x" * 10_000_000)) == 10_000_000
         with pytest.raises(InputError, match=r"arguments for worker_targets:do are too large: 16777\d\d\d bytes"):
@@ -81,13 +82,13 @@ def test_large_arguments() -> None:
 
 
 def test_arguments_must_be_json(pool: WorkerPool) -> None:
-    """An error of the caller, so no outcome."""
+    """Such arguments are the caller's mistake, so the call raises an error instead of returning an outcome."""
     for argument in ({1, 2}, object(), b"bytes", [10**5000]):
         with pytest.raises(InputError, match="arguments for worker_targets:do cannot be encoded as JSON"):
             pool.call("echo", argument)
 
 
-# What targets are kept from
+# Restrictions on targets
 
 ESCAPES = [
     "open('escaped', 'w')",
@@ -114,15 +115,16 @@ ESCAPES = [
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="macOS has no limit on address space")
 def test_memory_is_limited(pool: WorkerPool) -> None:
-    """A target that eats memory gets a MemoryError, and the worker lives on."""
+    """A target that uses too much memory gets a MemoryError, and the worker survives."""
     outcome = pool.call("eat")
     assert (outcome.status, outcome.detail) == ("raised", "MemoryError:")
     assert value_of(pool.call("echo", 1)) == [1]
 
 
 @pytest.mark.parametrize("code", ESCAPES)
-def test_no_files_processes_sockets(pool: WorkerPool, tmp_path: Path, code: str) -> None:
-    """Writing, moving, deleting, starting processes, signals to others, sockets: refused, also to root."""
+def test_targets_cannot_use_files_processes_or_sockets(pool: WorkerPool, tmp_path: Path, code: str) -> None:
+    """Writing, moving and deleting files, starting processes, signaling others and opening sockets are refused, even as
+    root."""
     file = tmp_path / "file"
     file.write_text("kept", encoding="utf-8")
     outcome = pool.call("attempt", code.format(path=str(tmp_path / "escaped"), file=str(file), folder=str(tmp_path)))
@@ -133,7 +135,7 @@ def test_no_files_processes_sockets(pool: WorkerPool, tmp_path: Path, code: str)
 
 
 def test_writing_past_the_hook(pool: WorkerPool, folder: Path) -> None:
-    """The limits hold as well: a file that was open before them takes no byte."""
+    """Resource limits apply as well: not even a file that was opened before them can be written to."""
     names = {"FSIZE": 0, "CORE": 0, "NOFILE": 64} | ({"NPROC": 0} if os.geteuid() else {})
     assert {name: value_of(pool.call("limit", name)) for name in names} == {name: [n, n] for name, n in names.items()}
     (folder / "opens.py").write_text(
@@ -145,14 +147,15 @@ def test_writing_past_the_hook(pool: WorkerPool, folder: Path) -> None:
 
 
 def test_files_can_be_read_but_not_proc(pool: WorkerPool, folder: Path) -> None:
-    """Graders load data files; the environment of the parent is in /proc."""
+    """Graders load data files, but /proc contains the parent's environment."""
     assert pool.call("attempt", f"open({str(folder / 'worker_targets.py')!r}).read()").status == "ok"
     if sys.platform == "linux":
         assert "not allowed" in pool.call("attempt", "open(f'/proc/{os.getppid()}/environ')").detail
 
 
 def test_the_environment_is_scrubbed() -> None:
-    """Nothing of the parent's, an empty home, an empty working directory."""
+    """A worker does not inherit its parent's variables. Its home and working directory are an empty folder, which is
+    removed at the end."""
     assert "PYTEST_CURRENT_TEST" in os.environ
     with WorkerPool("worker_targets:do", workers=1) as pool:
         environ, cwd, files, files_at_home = value_of(pool.call("environ"))
@@ -178,7 +181,7 @@ def test_the_environment_is_scrubbed() -> None:
     ],
 )
 def test_forged_replies(pool: WorkerPool, data: str) -> None:
-    """A target that writes to the protocol's pipe is killed; nothing it wrote is more than a failed call."""
+    """A target that writes to the protocol's pipe can only make its own call fail."""
     outcome = pool.call("meddle", data)
     assert outcome.status == "died"
     assert outcome.detail.startswith("the worker's reply is invalid")
@@ -190,7 +193,7 @@ def test_forged_replies(pool: WorkerPool, data: str) -> None:
 
 @pytest.mark.parametrize("action", [("sleep", 60), ("spin",)])
 def test_hanging_calls_are_killed_on_time(pool: WorkerPool, action: tuple[Any, ...]) -> None:
-    """Also where the target never releases the GIL."""
+    """This includes a target that never releases the GIL."""
     pid = value_of(pool.call("pid"))
     begin = time.monotonic()
     outcome = pool.call(*action)
@@ -201,10 +204,10 @@ def test_hanging_calls_are_killed_on_time(pool: WorkerPool, action: tuple[Any, .
 
 
 def test_the_spare_saves_the_import(folder: Path) -> None:
-    """After a kill the next call does not wait until another worker has imported the target."""
+    """After a kill, the next call does not wait for a new worker to import the target."""
     (folder / "slow_target.py").write_text("import time\ntime.sleep(0.6)\nsleep = time.sleep\n", encoding="utf-8")
     with WorkerPool("slow_target:sleep", workers=1, wall_s=0.2) as pool:
-        time.sleep(0.3)  # the spare starts with the others, and may be ready a little later
+        time.sleep(0.3)  # the spare starts with the other worker, but may be ready slightly later
         assert pool.call(60).status == "timed_out"
         begin = time.monotonic()
         assert pool.call(0).status == "ok"
@@ -212,13 +215,14 @@ def test_the_spare_saves_the_import(folder: Path) -> None:
 
 
 def test_workers_that_end(pool: WorkerPool) -> None:
-    """The end of a worker is the outcome of its call, with the exit code; the call is not repeated."""
+    """If a worker ends, the outcome of its call has the exit code."""
     outcome = pool.call("end", 7)
     assert (outcome.status, outcome.detail) == ("died", "the worker ended: exit code 7")
 
 
 def test_workers_killed_in_a_call(pool: WorkerPool) -> None:
-    """By someone else: the call is made once more; what ends with a second worker, too, may be the call's own doing."""
+    """If something else kills a worker, its call is repeated once. If the second worker is killed as well, the call
+    itself may be the cause."""
     first = [value_of(pool.call("pid"))]
     assert pool.call("die", first).status == "ok"
     everyone = pids_of(pool)
@@ -230,7 +234,8 @@ def test_workers_killed_in_a_call(pool: WorkerPool) -> None:
 
 
 def test_a_thousand_calls_while_workers_are_killed() -> None:
-    """Any of them, also one that is starting, every 50 ms: each call comes to an end, and the pool serves on."""
+    """Every 50 ms, a worker is killed, possibly one that is starting. Every call returns, and the pool keeps
+    working."""
     over, before = threading.Event(), len(os.listdir("/dev/fd"))
     killed: set[int] = set()
 
@@ -256,7 +261,7 @@ def test_a_thousand_calls_while_workers_are_killed() -> None:
 
 
 def test_children_die_with_their_worker(folder: Path) -> None:
-    """The whole process group is killed: at the wall limit, and at close."""
+    """The entire process group is killed, both at the wall limit and on close."""
     code = "import subprocess, time\nchild = subprocess.Popen(['sleep', '60'])\n"
     code += "def pid(s): time.sleep(s); return child.pid"
     (folder / "parents.py").write_text(code, encoding="utf-8")
@@ -270,11 +275,12 @@ def test_children_die_with_their_worker(folder: Path) -> None:
     assert until(lambda: not is_running(second))
 
 
-# How pools begin and end, and what must not be left behind
+# How pools start and end, and what must not be left behind
 
 
 def test_closing_ends_everything() -> None:
-    """Running and waiting calls raise, no process remains, not even a zombie, and the pool cannot be used again."""
+    """Running and waiting calls raise an error, no process remains, not even as a zombie, and the pool cannot be used
+    again."""
     pool = WorkerPool("worker_targets:do", workers=2, wall_s=60)
     errors: list[BaseException] = []
 
@@ -332,7 +338,8 @@ def test_pools_that_cannot_start(folder: Path, options: dict[str, Any], error: t
 
 
 def test_nothing_outlives_a_killed_parent(folder: Path) -> None:
-    """Idle workers and spares end at once, a hanging one within a second of its limit, also if a forked child lives."""
+    """Idle workers and spares end at once, and a hanging one soon after its limit, even if a forked child of the parent
+    lives on."""
     code = """
 threading.Thread(target=pool.call, args=("spin",), daemon=True).start()
 time.sleep(0.1)
@@ -353,13 +360,13 @@ time.sleep(60)
         os.kill(child, signal.SIGKILL)
 
 
-def test_ctrl_c(folder: Path) -> None:
-    """The program ends with its own traceback only, and takes the workers along."""
+def test_ctrl_c_ends_the_program_and_its_workers(folder: Path) -> None:
+    """The program shows only its own traceback."""
     code = """
 print(*pids, flush=True)
 pool.call("sleep", 60)
 """
-    # An interrupt while a call times out has a second traceback: that of the timeout.
+    # The limit is long because an interrupt during a timeout shows a second traceback, that of the timeout.
     with script(folder, code, wall_s=60) as (process, pids):
         time.sleep(0.2)
         os.killpg(process.pid, signal.SIGINT)
@@ -369,7 +376,7 @@ pool.call("sleep", 60)
 
 
 def test_forked_children_have_no_pool(folder: Path) -> None:
-    """They get an error instead of the parent's workers, and do not affect those workers when they end."""
+    """A forked child gets an error instead of the parent's workers, and does not affect them when it ends."""
     code = """
 child = os.fork()
 if not child:
