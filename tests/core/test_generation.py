@@ -164,7 +164,7 @@ def test_a_draw_that_fails_gives_no_item() -> None:
             build_rows({"name": "maze", "config": options}, "train", 5, seed=0, cache=False)
 
 
-def test_importing_one_task_is_enough() -> None:
+def test_a_process_imports_only_its_task() -> None:
     """A process imports only the task that it draws from, unless the installed library differs from the task table."""
     code = """
 import sys

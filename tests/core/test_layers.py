@@ -1,4 +1,4 @@
-"""The layer rule, and what importing costs."""
+"""The layer rule, and the cost of imports."""
 
 import ast
 from collections import Counter

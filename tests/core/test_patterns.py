@@ -212,7 +212,7 @@ def slow_text(pattern: str, flags: int, methods: frozenset[str]) -> tuple[str, .
 def is_slow(call: Callable[[str], object], opener: str, run: str, closer: str) -> bool:
     """Whether the time grows by more than `GROWTH` from a quarter of the longest text to the whole.
 
-    Measured twice, the second time with more rounds, because other processes may have disturbed the first measurement.
+    The time is measured again with more rounds, because other processes may have disturbed the first measurement.
     """
 
     def seconds(length: int, rounds: int = 1) -> float:
@@ -236,7 +236,7 @@ def is_slow(call: Callable[[str], object], opener: str, run: str, closer: str) -
 @pytest.mark.parametrize(
     ("pattern", "flags", "method"),
     [
-        (r"```[\w+-]*[ \t]*\n?(.*?)\n?```", re.DOTALL, "fullmatch"),  # took seconds in a former version
+        (r"```[\w+-]*[ \t]*\n?(.*?)\n?```", re.DOTALL, "fullmatch"),  # quadratic in a fence without an end
         (r"\s*(?:(?:∫|\\int)[^=]*?)\s*=", 0, "match"),
         (r"(?:a+)+b", 0, "match"),
         (r"(?:a|a)*b", 0, "match"),

@@ -385,7 +385,7 @@ def test_no_problem_is_in_both_splits(task: str) -> None:
     assert not set(train) & set(evaluation)
 
 
-def test_no_problem_of_one_task_is_in_the_other_split_of_another() -> None:
+def test_a_problem_that_two_tasks_share_has_one_split() -> None:
     """`6 - 9 =` and `Calculate 6 - 9.` are the same problem."""
     options = {"min_terms": 2, "max_terms": 3, "min_digits": 1, "max_digits": 2}
     sums = {"name": "chain_sum", "config": options}

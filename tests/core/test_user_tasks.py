@@ -152,7 +152,7 @@ def test_items_that_depend_on_earlier_draws_are_refused(write: Write) -> None:
         build_rows("own_sums", "train", 4, seed=0, cache=False)
 
 
-def test_values_of_python_become_json(write: Write) -> None:
+def test_python_values_become_json(write: Write) -> None:
     """`score_answer` receives dates, tuples and keys in the metadata as JSON has them. An item may be any mapping."""
     metadata = '{"when": __import__("datetime").date(2024, 5, 1), 1: (2,)}'
     item = f'MappingProxyType({{"question": f"{{index}}?", "answer": "1", "metadata": {metadata}}})'

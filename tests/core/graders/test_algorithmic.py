@@ -66,7 +66,7 @@ def test_one_changed_number_is_not_right(grid: Grid, data: st.DataObject) -> Non
     assert 0.0 <= common.grade_grid(lines(changed), grid, given=grid) < 1.0
 
 
-def test_the_right_numbers_in_another_shape_are_wrong_and_trivial_boards_are_worth_nothing() -> None:
+def test_grids_of_another_shape_and_trivial_boards_earn_nothing() -> None:
     """Partial credit counts only cells beyond those that the better of two trivial boards gets right: the unchanged one
     and a constant one."""
     for text in ("1 2 3 4", "[1, 2, 3, 4]", "1 2\n3", "1 2\n3 4\n5 6", "1 2 3\n4", "[[1, 2], [3, 4]], 0"):

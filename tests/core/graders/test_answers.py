@@ -1,4 +1,4 @@
-"""Right, wrong and partly right answers: the cases of `tests/data/answers`, and answers with too many parts."""
+"""The right, wrong and partly right answers in `tests/data/answers`, and answers with too many parts."""
 
 import pytest
 from grader_cases import Row, cases, entry, row, table
@@ -7,8 +7,8 @@ CASES = cases()
 
 
 @pytest.mark.parametrize("case", [case for _, case in CASES], ids=[name for name, _ in CASES])
-def test_answers_score_what_they_are_worth(case: Row) -> None:
-    """Right values score 1.0 in any form; other values and types score 0.0."""
+def test_answers_get_their_listed_values(case: Row) -> None:
+    """Without partial credit, answers that are not fully right score 0.0."""
     case.check()
 
 

@@ -62,7 +62,7 @@ ABSORBED = [
 
 
 @pytest.mark.parametrize("absorbed", ABSORBED)
-def test_rounding_does_not_decide(absorbed: str) -> None:
+def test_terms_that_vanish_in_floats_are_wrong(absorbed: str) -> None:
     """The integrand times a term is wrong, even if rounding or a fine sawtooth makes the term look like 0 with slope
     1."""
     assert [integrand for integrand in INTEGRANDS if integral(f"({integrand})*{absorbed} + C", integrand)] == []
