@@ -15,13 +15,13 @@ def additions(count: int, seed: int) -> list[tuple[int, int]]:
     return [(rng.randint(1, 99), rng.randint(1, 99)) for _ in range(count)]
 
 
-def stated(text: str) -> str:
+def answer_in(text: str) -> str:
     """Return the answer in a completion."""
     found = re.findall(r"<answer>(.*?)</answer>", text)
     return found[-1].strip() if found else ""
 
 
-def rises(env: Any, folder: Path) -> None:
+def assert_accuracy_rises(env: Any, folder: Path) -> None:
     """Assert that ten steps on `env`, with 100 evaluation rows, raise accuracy by more than its confidence interval."""
     from rg_env.training import EvaluationPlan, GRPOTrainer, default_config, load_policy, train
 

@@ -227,11 +227,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     @property
     def _user(self) -> str | None:
-        """User of the request; None if the request has no token."""
+        """Return the user who sent the request, or None if it has no token."""
         user = self.hub.tokens.get(self._token, (None, False))[0]
         if "Authorization" in self.headers and user is None:
             message = "Invalid credentials in Authorization header"
-            raise _Refused(401, {"error": f"{message}: {self._token}"}, X_Error_Message=message)  # repeats the token
+            # The body repeats the token, which clients must not print.
+            raise _Refused(401, {"error": f"{message}: {self._token}"}, X_Error_Message=message)
         return user
 
     def _repo(self, name: str, *, write: bool = False) -> Repo:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import verifiers.v1 as vf
-from additions_task import QUESTION, SYSTEM_PROMPT, additions, rises, stated
+from additions_task import QUESTION, SYSTEM_PROMPT, additions, answer_in, assert_accuracy_rises
 
 from rg_env.adapters.v1_training import TasksetEnvironment
 
@@ -17,7 +17,7 @@ class AdditionData(vf.TaskData):
 class AdditionTask(vf.Task[AdditionData]):
     @vf.reward
     async def accuracy(self, trace: vf.Trace) -> float:
-        return float(stated(trace.last_reply) == self.data.answer)
+        return float(answer_in(trace.last_reply) == self.data.answer)
 
     @vf.reward(weight=0.1)
     async def one_answer(self, task: AdditionData, trace: vf.Trace) -> float:
@@ -49,4 +49,4 @@ class AdditionTaskset(vf.Taskset[AdditionTask, AdditionConfig]):
 def test_it_learns_to_add(tmp_path: Path) -> None:
     """With the tasks' own prompt and reward, accuracy rises by more than its confidence interval."""
     evaluation = AdditionTaskset(AdditionConfig(count=100, seed=2))
-    rises(TasksetEnvironment(AdditionTaskset(AdditionConfig()), evaluation), tmp_path)
+    assert_accuracy_rises(TasksetEnvironment(AdditionTaskset(AdditionConfig()), evaluation), tmp_path)

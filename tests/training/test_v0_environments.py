@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from additions_task import QUESTION, SYSTEM_PROMPT, additions, rises, stated
+from additions_task import QUESTION, SYSTEM_PROMPT, additions, answer_in, assert_accuracy_rises
 from datasets import Dataset
 from v0_api import vf
 
@@ -28,12 +28,12 @@ def one_answer(completion: Any) -> float:
 @pytest.mark.slow
 def test_it_learns_to_add(tmp_path: Path) -> None:
     """With the environment's own prompt and rubric, accuracy rises by more than its confidence interval."""
-    parser = vf.Parser(extract_fn=stated)
+    parser = vf.Parser(extract_fn=answer_in)
     rubric = vf.Rubric(funcs=[accuracy, one_answer], weights=[1.0, 0.1], parser=parser)
     env = vf.SingleTurnEnv(
         dataset=rows(512, 1), eval_dataset=rows(100, 2), system_prompt=SYSTEM_PROMPT, parser=parser, rubric=rubric
     )
-    rises(env, tmp_path)
+    assert_accuracy_rises(env, tmp_path)
 
 
 def test_a_step_is_rewarded_by_its_rubric(make_trainer: Any) -> None:

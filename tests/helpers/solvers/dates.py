@@ -42,7 +42,7 @@ def calendar_arithmetic(question: str) -> str:
     if "business days" in text or "weekdays" in text:
         return str(sum(day.weekday() < 5 for day in _between(*_dates(text))))
     text = text.replace("the first day of the year", "January 1")
-    if "January 1" in text and not re.search(r"\d{4}", text):  # no year is given: use an ordinary year
+    if "January 1" in text and not re.search(r"\d{4}", text):  # no year is given, so use one that is not a leap year
         known, day = DAYS.index(_DAY.findall(text)[0]), [each for each in _dates(text) if each != date(2023, 1, 1)]
         return DAYS[(known + ((day or [date(2023, 1, 1)])[0] - date(2023, 1, 1)).days) % 7]
     if ordinal := re.search(r"\b(first|second|third|fourth|fifth|last) (\w+day)\b", text):

@@ -166,7 +166,7 @@ def graph_color(question: str) -> str:
 
 def word_ladder(question: str) -> str:
     start, end = re.findall(r"'([A-Z]+)'", question)[:2]
-    words = set(re.findall(rf"\b[A-Z]{{{len(start)}}}\b", read_data_file("words.csv")))  # a dictionary
+    words = set(re.findall(rf"\b[A-Z]{{{len(start)}}}\b", read_data_file("words.csv")))
 
     def moves(text: str) -> Iterable[tuple[str, str]]:
         for place, letter in product(range(len(text)), ascii_uppercase):

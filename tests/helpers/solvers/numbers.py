@@ -99,7 +99,7 @@ def advanced_geometry(question: str) -> str:
         return f"{math.degrees(math.acos(max(-1.0, min(1.0, cosine)))):.3f}°"
     if "incircle" in question:
         return f"{abs(double_area) / (a + b + c):.3f}"
-    # The heights meet in h: (h - a) is perpendicular to (c - b), and (h - b) to (c - a).
+    # The altitudes meet in h: (h - a) is perpendicular to (c - b), and (h - b) to (c - a).
     right = (ax * (cx - bx) + ay * (cy - by), bx * (cx - ax) + by * (cy - ay))
     x = (right[0] * (cy - ay) - right[1] * (cy - by)) / -double_area
     y = ((cx - bx) * right[1] - (cx - ax) * right[0]) / -double_area
