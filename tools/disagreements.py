@@ -117,7 +117,9 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
             False,
             lambda answer, entry: bool(re.search(r"[\d.]\s+-?\d|[-+]\s+\d+\s+\d|\.\s*[-+]\s+\d+\s", answer)),
         ),
-        "near": Kind("The library gives nearly full credit to an error of 0.000001.", False, checks.near_complex),
+        "near": Kind(
+            "The library gives nearly full credit to an answer that is off by 0.000001.", False, checks.near_complex
+        ),
         "nan": Kind("The library gives full credit to `nan`.", False, checks.matches("nan", re.IGNORECASE)),
     },
     "countdown": {

@@ -164,7 +164,7 @@ def _computed(numbers: list[Fraction]) -> Iterator[tuple[str, str]]:
             results |= {
                 f"quotient of the {which}": one / other,
                 f"reversed quotient of the {which}": other / one,
-                f"whole quotient of the {which}": one // other,
+                f"integer quotient of the {which}": one // other,
                 f"remainder of the {which}": one % other,
                 f"reversed remainder of the {which}": other % one,
             }

@@ -77,7 +77,7 @@ def test_the_tiny_policy_is_asked_what_it_was_made_for() -> None:
         (["models=tiny", "categories=[]"], "this is a config for Reasoning Gym's own evaluation: use configs/eval/"),
         (['models.a={model: x, url: "http://x/v1\\nHost: y"}', "tasks=maze"], "must be the URL of an endpoint"),
         (["models=tiny@127.0.0.1:8011", "tasks=maze"], "pass the complete URL: NAME@http://127.0.0.1:8011"),
-        (["models=tiny", f"tasks.{'語' * 80}={{task: maze}}"], "up to 80 characters (200 bytes)"),
+        (["models=tiny", f"tasks.{'語' * 80}={{task: maze}}"], "at most 80 characters and 200 bytes"),
         (["models=tiny", "tasks.all_tasks={task: maze}"], "is the name of the files that cover all tasks"),
         ([*LEAST, "num_examples=2000000000"], "leg_counting has more than 10,000,000 answers"),
         (["models.a={model: x, url: 'http://[::1'}", "tasks=maze"], "must be the URL of an endpoint"),

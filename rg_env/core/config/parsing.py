@@ -371,7 +371,7 @@ def label_problem(label: str, reserved: Mapping[str, str]) -> str | None:
     if not _LABEL.fullmatch(label) or len(label.encode()) > _LABEL_BYTES:
         return (
             "a label may contain only letters, digits, '_', '-' and '.', must not start with '-' or '.', and may have "
-            f"up to 80 characters ({_LABEL_BYTES} bytes)"
+            f"at most 80 characters and {_LABEL_BYTES} bytes"
         )
     taken = "a task" if label in load_table() else reserved.get(label)
     return taken and f"is the name of {taken}: choose another label"

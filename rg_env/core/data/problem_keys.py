@@ -184,7 +184,7 @@ _LITERAL = re.compile(r"([A-Za-z]\w*)('?)")
 
 
 def acre(entry: Entry) -> Any:
-    """The results in any order, and the test case, ignoring the names of things."""
+    """The results in any order, and the test case, ignoring the names of the objects."""
     results = parts(r"^(.+) → (\w+)$", entry["question"])
     (tested,) = parts(r"New test case:\n(.*)", entry["question"])
     seen = Bag((Bag(map(Name, things.split(", "))), light) for things, light in results)
