@@ -1,4 +1,4 @@
-"""The `rg-env` command, as a user's shell sees it."""
+"""Tests of the `rg-env` command as run from a shell."""
 
 import contextlib
 import itertools
@@ -28,7 +28,7 @@ TINY_RUN = str(CHECKOUT / "configs/train/tiny.yaml")
 
 
 def test_tasks_lists_all(rg_env: Run) -> None:
-    """With the figures of each, of one category if given, sorted, and as records."""
+    """The listing shows each task's figures, and can be filtered by category, sorted, and printed as JSON."""
     code, listing, _ = rg_env("tasks")
     assert code == 0
     records = json.loads(rg_env("tasks", "--json")[1])
@@ -43,7 +43,6 @@ def test_tasks_lists_all(rg_env: Run) -> None:
 
 
 def test_without_a_command_help_and_version_are_printed(rg_env: Run) -> None:
-    """The help of a command ends with examples."""
     code, printed, _ = rg_env()
     assert code == 0
     assert printed.startswith("usage: rg-env ")
@@ -71,7 +70,7 @@ def test_names_are_separated_by_spaces_or_commas(arguments: str, name: str, expe
 
 
 def test_tasks_shows_one_at_a_level(rg_env: Run) -> None:
-    """Options, levels, figures, and examples with their answers."""
+    """The output has the task's options, levels and figures, and examples with their answers."""
     _, plain, _ = rg_env("tasks", "leg_counting")
     assert "max_animals: 10" in plain
     assert "\n  gold: gold answers that score 1.0 " in plain
@@ -83,7 +82,7 @@ def test_tasks_shows_one_at_a_level(rg_env: Run) -> None:
 
 
 def test_the_audit_is_shown(rg_env: Run) -> None:
-    """The table as shipped has every task, or those that are named; tasks that a constant answers are marked."""
+    """The audit covers all tasks or the named ones, and lists tasks that a constant reply answers."""
     code, table, _ = rg_env("tasks", "--audit")
     assert code == 0
     assert "\n105 tasks: " in table
@@ -141,7 +140,7 @@ def test_the_audit_is_shown(rg_env: Run) -> None:
     ],
 )
 def test_mistakes_exit_with_code_2(rg_env: Run, arguments: list[str], words: str, tmp_path: Path) -> None:
-    """And one line with the reason."""
+    """The reason is printed in one line."""
     for file in ("RUN/metrics.jsonl", "SWEEP/sweep.yaml", "EVALUATION/results_gcd.json"):
         (tmp_path / file).parent.mkdir()
         (tmp_path / file).write_text("{}")
@@ -153,7 +152,7 @@ def test_mistakes_exit_with_code_2(rg_env: Run, arguments: list[str], words: str
 
 
 def call(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own."""
+    """Run `rg-env` in a separate process."""
     command = [sys.executable, "-m", "rg_env.cli.main", *arguments]
     return subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=120, check=False, **options)
 
@@ -172,7 +171,7 @@ def call(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     ids=lambda arguments: arguments[0],
 )
 def test_no_command_ends_in_a_traceback_if_output_cannot_be_written(arguments: list[str], tmp_path: Path) -> None:
-    (tmp_path / ".venv/bin").mkdir(parents=True)  # slurm is for a checkout
+    (tmp_path / ".venv/bin").mkdir(parents=True)  # rg-env slurm requires a virtual environment
     (tmp_path / ".venv/bin/activate").touch()
     with open("/dev/full", "w") as full:
         done = call(*arguments, stdout=full, cwd=tmp_path, env={**os.environ, "PYTHONUNBUFFERED": ""})
@@ -182,8 +181,8 @@ def test_no_command_ends_in_a_traceback_if_output_cannot_be_written(arguments: l
     assert done.stderr.count("\n") == 1
 
 
-def test_an_output_of_few_characters_is_not_an_error(tmp_path: Path) -> None:
-    """Characters that it lacks are shown by number."""
+def test_output_in_a_limited_encoding_is_not_an_error(tmp_path: Path) -> None:
+    """Characters that the output's encoding lacks are escaped."""
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     arguments = ["train", TINY_RUN, "prompt.system_prompt=\u2713", "--dry-run"]
     done = call(*arguments, stdout=subprocess.PIPE, env=environment, cwd=tmp_path)
@@ -193,10 +192,10 @@ def test_an_output_of_few_characters_is_not_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("WORLD_SIZE", ""), ("WORLD_SIZE", "0"), ("LOCAL_RANK", "b")])
 @pytest.mark.parametrize("options", [[], ["--sweep", "seed=0,1"]], ids=str)
-def test_malformed_variables_of_a_launcher_are_one_line(
+def test_malformed_launcher_variables_are_reported_on_one_line(
     rg_env: Run, environ: Callable[..., None], tmp_path: Path, name: str, value: str, options: list[str]
 ) -> None:
-    """Before anything is loaded or written."""
+    """The error is reported before anything is written."""
     environ(**{name: value})
     with contextlib.chdir(tmp_path):
         code, _, errors = rg_env("train", TINY_RUN, *options)
@@ -208,7 +207,7 @@ def test_malformed_variables_of_a_launcher_are_one_line(
 
 @pytest.mark.slow
 def test_serve_answers_and_ends_on_ctrl_c() -> None:
-    """It prints its address; Ctrl-C ends it without a traceback."""
+    """The server prints its address, and Ctrl-C stops it without a traceback."""
     server = subprocess.Popen(
         [sys.executable, "-m", "rg_env.cli.main", "serve", "--model", "tiny", "--port", "0"],
         stdout=subprocess.PIPE,
@@ -244,8 +243,8 @@ def test_serve_answers_and_ends_on_ctrl_c() -> None:
     ids=" ".join,
 )
 def test_help_and_plans_import_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:
-    """So that they take a few tenths of a second, also on login nodes."""
-    (tmp_path / ".venv/bin").mkdir(parents=True)  # slurm is for a checkout
+    """These commands are often run on login nodes, and should take only a few tenths of a second."""
+    (tmp_path / ".venv/bin").mkdir(parents=True)  # rg-env slurm requires a virtual environment
     (tmp_path / ".venv/bin/activate").touch()
     code = f"""
 import contextlib, sys
@@ -261,7 +260,7 @@ print(sorted(heavy & set(sys.modules)))
 
 
 def test_on_windows_one_line_names_wsl() -> None:
-    """Modules of POSIX, which it lacks, are not imported first."""
+    """The error is not preceded by a failed import of a POSIX module, such as fcntl."""
     code = "import sys; sys.platform = 'win32'; sys.modules['fcntl'] = None; from rg_env.cli.main import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
@@ -269,7 +268,7 @@ def test_on_windows_one_line_names_wsl() -> None:
 
 
 def test_commands_in_messages_can_be_entered_as_they_are(tmp_path: Path) -> None:
-    """With the program's path, unless it is on the PATH."""
+    """Commands in messages include the program's path if the program is not on the PATH."""
     folder = Path(shutil.copytree(POLICY_DIR, tmp_path / "model"))
     environment = {**os.environ, "HF_TOKEN": "hf_x", "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)}
     for path, program in ((str(Path(sys.executable).parent), "rg-env"), ("/usr/bin:/bin", shlex.quote(PROGRAM))):

@@ -1,4 +1,4 @@
-"""Endpoints: real servers that fail in every way that servers do, lie, repeat the key, or send the caller elsewhere."""
+"""Tests of endpoints with real servers that fail, send invalid replies, echo the key or redirect."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ from rg_env.evaluation.runner import run_evaluation
 from rg_env.inference.protocol import Sampling
 
 KEY = "s3cret-key-of-somebody"
-"""The value of MY_KEY (conftest)."""
+"""Value of MY_KEY, set in conftest.py."""
 ESCAPES = "\x1b[31mred\x07\x9b\u202e"
 RgEnv = Callable[..., tuple[int, str, str]]
 
@@ -52,7 +52,7 @@ def _ask(server: ChatServer, *, tries: int = 3, timeout_s: float = 10.0) -> Repl
 
 
 def _first(*responses: Response | float | None) -> Any:
-    """These for the first requests; then all is well."""
+    """Return a handler that sends these responses to the first requests and answers the others normally."""
     rest = itertools.chain(responses, itertools.repeat(None))
     return lambda number, body: next(rest)
 
@@ -65,7 +65,8 @@ def _error(status: int, message: str = "no", **headers: str) -> Response:
 
 
 def test_a_reply_has_what_the_server_reports(chat: ChatServer) -> None:
-    """Text, tokens, whether it was cut off, reasoning, refusal, and the model's name."""
+    """The reply has the text, the reasoning, the refusal, the token counts, the model's name, and whether it was cut
+    off."""
     body = completion("2", finish="length", model="m-2025", reasoning_content="think", refusal="no")
     chat.reset(str, _first(JSONResponse(body)))
     assert _ask(chat) == Reply("2", "think", True, 10, 5, "no", "m-2025")
@@ -82,8 +83,8 @@ def test_a_reply_has_what_the_server_reports(chat: ChatServer) -> None:
 def test_an_empty_answer_and_a_refusal_are_answers(
     chat: ChatServer, text: str | None, refusal: str | None, usage: Any
 ) -> None:
-    """They are not repeated in the hope of a better one; tokens that are not credible are unknown, and of several
-    choices the first counts."""
+    """Such replies are not retried. Implausible token counts are ignored, and only the first of several choices is
+    used."""
     body = {**completion(text, refusal=refusal), "usage": usage}
     chat.reset(str, _first(JSONResponse({**body, "choices": [*body["choices"], None, {}]})))
     reply = _ask(chat)
@@ -93,7 +94,7 @@ def test_an_empty_answer_and_a_refusal_are_answers(
 
 @pytest.mark.parametrize("text", ["x<answer>" * 150_000, "<answer>" + "9" * 1_000_000 + "</answer>", "\ud800\0" * 9])
 def test_answers_of_a_megabyte_or_without_characters_are_scored(chat: ChatServer, text: str, tmp_path: Path) -> None:
-    """As any other, at once."""
+    """Such answers do not slow down scoring or fail."""
     chat.reset(str, lambda number, body: Response(json.dumps(completion(text)), media_type="application/json"))
     start = time.monotonic()
     results = _run(chat.url, tmp_path / "e", "tasks={gcd: {}, countdown: {}}")
@@ -102,11 +103,11 @@ def test_answers_of_a_megabyte_or_without_characters_are_scored(chat: ChatServer
     assert (tmp_path / "e" / "rollouts.jsonl").read_bytes().count(b"\n") == 4
 
 
-# What is tried again
+# Retries
 
 
 async def _half() -> AsyncIterator[bytes]:
-    """In chunks, of which the last never comes."""
+    """Yield the start of a reply, then break off."""
     yield json.dumps(completion("2")).encode()[:60]
     await asyncio.sleep(0.05)
     raise ConnectionAbortedError
@@ -133,8 +134,8 @@ async def _half() -> AsyncIterator[bytes]:
         (lambda: StreamingResponse(_half(), media_type="application/json"), "no connection: "),
     ],
 )  # fmt: skip
-def test_what_may_get_better_is_tried_again(chat: ChatServer, trouble: Callable[[], Response], reason: str) -> None:
-    """Once is enough; and after all tries the call has failed, with a line that gives the reason."""
+def test_temporary_failures_are_retried(chat: ChatServer, trouble: Callable[[], Response], reason: str) -> None:
+    """One retry is enough if the next reply is valid; otherwise, the call fails with a one-line reason."""
     chat.reset(lambda question: "2", _first(trouble()))
     assert _ask(chat).text == "2"
     assert len(chat.requests) == 2
@@ -145,7 +146,7 @@ def test_what_may_get_better_is_tried_again(chat: ChatServer, trouble: Callable[
     assert len(chat.requests) == 2
 
 
-def test_timeouts_are_tried_again(chat: ChatServer) -> None:
+def test_timeouts_are_retried(chat: ChatServer) -> None:
     chat.reset(lambda question: "2", _first(5.0))
     assert _ask(chat, timeout_s=0.5).text == "2"
     chat.reset(lambda question: "2", lambda number, body: 5.0)
@@ -153,8 +154,8 @@ def test_timeouts_are_tried_again(chat: ChatServer) -> None:
 
 
 @pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 413, 422])
-def test_a_request_that_is_refused_is_not_repeated(chat: ChatServer, status: int) -> None:
-    """A prompt that is too long stays too long, but the next one may not; what all calls get ends the model."""
+def test_a_rejected_request_is_not_retried(chat: ChatServer, status: int) -> None:
+    """A status that concerns one prompt fails this call; one that would apply to every call stops the model."""
     chat.reset(str, _first(_error(status, "line one\nline two\x1b[31m")))
     message = f"HTTP {status}: line one line two [31m"
     if status in (400, 413, 422):
@@ -170,10 +171,10 @@ def test_a_request_that_is_refused_is_not_repeated(chat: ChatServer, status: int
     [("0.3", (0.22, 0.45)), ("nan", (0, 0.2)), ("-5", (0, 0.2)), ("Wed, 21 Oct 2099 07:28:00 GMT", (0, 0.2)),
      ("soon", (0, 0.2)), ("", (0, 0.2))],
 )  # fmt: skip
-def test_the_pause_is_the_one_that_the_server_asks_for(
+def test_the_pause_is_the_one_that_the_server_requests(
     chat: ChatServer, asked: str, pauses: tuple[float, float]
 ) -> None:
-    """In seconds; otherwise it is ours, which is short in tests."""
+    """A Retry-After in seconds is obeyed; otherwise, the default pause is used, which is short in tests."""
     times: list[float] = []
 
     def trouble(number: int, body: Any) -> Response | None:
@@ -190,7 +191,7 @@ def test_the_pause_is_the_one_that_the_server_asks_for(
 
 @pytest.mark.parametrize("status", [200, 400, 401, 500])
 def test_a_key_that_an_endpoint_repeats_is_not_shown(chat: ChatServer, status: int, tmp_path: Path) -> None:
-    """Neither in an error nor in a file."""
+    """The key appears neither in an error nor in a file."""
     chat.reset(str, lambda number, body: _error(status, f"not a key: Bearer {KEY}"))
     with contextlib.suppress(EndpointFailed):
         assert "not a key: Bearer ***" in (_ask(chat).error or "")
@@ -199,10 +200,10 @@ def test_a_key_that_an_endpoint_repeats_is_not_shown(chat: ChatServer, status: i
     assert all(KEY.encode() not in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
 
 
-def test_keys_and_codes_in_answers_and_names_are_not_shown(
+def test_keys_and_escape_codes_in_answers_and_names_are_not_shown(
     chat: ChatServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """However long another model's name is."""
+    """A long model name that a server reports is shortened, too."""
     name = f"{KEY}{ESCAPES}" + "x" * 100_000
     chat.reset(str, lambda number, body: JSONResponse(completion(f"<answer>{KEY}</answer>", model=name, refusal=KEY)))
     _run(chat.url, tmp_path / "e")
@@ -214,8 +215,10 @@ def test_keys_and_codes_in_answers_and_names_are_not_shown(
 
 
 @pytest.mark.parametrize("number", range(5))
-def test_a_key_that_no_header_can_hold_is_reported_without_it(chat: ChatServer, number: int, tmp_path: Path) -> None:
-    """Before any call: the libraries below would print it."""
+def test_a_key_that_is_invalid_in_a_header_is_reported_but_not_shown(
+    chat: ChatServer, number: int, tmp_path: Path
+) -> None:
+    """The error is raised before any call, because an HTTP library would print the key."""
     chat.reset(str)
     message = rf"^http://127\S+: the key in BAD_KEY_{number} has .*: set the variable to the key alone$"
     with pytest.raises(InputError, match=message) as caught:
@@ -225,8 +228,8 @@ def test_a_key_that_no_header_can_hold_is_reported_without_it(chat: ChatServer, 
 
 
 def test_keys_come_from_the_environment(chat: ChatServer, tmp_path: Path) -> None:
-    """From the variable that the model names; on this machine, no other key is sent. There are no more callers than
-    calls."""
+    """The model names the variable; without one, a local server gets no key. A huge concurrency limit does not start
+    more workers than there are calls."""
     chat.reset(str)
     start = time.monotonic()
     _run(chat.url, tmp_path / "e", "requests.concurrency=1000000")
@@ -238,7 +241,7 @@ def test_keys_come_from_the_environment(chat: ChatServer, tmp_path: Path) -> Non
 
 
 def test_a_key_does_not_follow_a_redirect(chat: ChatServer, tmp_path: Path) -> None:
-    """To another host, whose answer counts."""
+    """The request is redirected to another host without the key, and its answer counts."""
     with ChatServer(str) as other:
         elsewhere = f"http://localhost:{other.port}/v1/chat/completions"
         chat.reset(str, lambda number, body: RedirectResponse(elsewhere, 307))
@@ -252,7 +255,7 @@ def test_a_key_does_not_follow_a_redirect(chat: ChatServer, tmp_path: Path) -> N
      ("{}", r"a: HTTP 404: Not Found \(should the URL be {}/v1\?\); no results are written")],
 )  # fmt: skip
 def test_a_wrong_address_is_reported(chat: ChatServer, url: str, message: str, tmp_path: Path) -> None:
-    """With the path that most forget."""
+    """An error 404 suggests the path /v1 if the URL lacks it."""
     address = chat.url.removesuffix("/v1")
     with pytest.raises(Exception, match=message.format(address.replace(".", r"\."))):
         _run(url.format(address), tmp_path / "e")
@@ -275,8 +278,8 @@ def test_a_wrong_address_is_reported(chat: ChatServer, url: str, message: str, t
     ],
     ids=["a page", "half of JSON", "a text", "no texts", "none", "an error", "with a path", "among others"],
 )
-def test_a_list_of_models_that_is_not_one_means_nothing(chat: ChatServer, listed: Response, tmp_path: Path) -> None:
-    """The calls show; and names may be in a list with what they belong to."""
+def test_an_invalid_list_of_models_is_ignored(chat: ChatServer, listed: Response, tmp_path: Path) -> None:
+    """Calls are made anyway, and names with a path prefix or among others match."""
     chat.reset(str).listed = listed
     assert _run(chat.url, tmp_path / "e").models["a"].failed == 0
 
@@ -284,7 +287,7 @@ def test_a_list_of_models_that_is_not_one_means_nothing(chat: ChatServer, listed
 def test_a_model_that_is_not_served_is_reported_before_any_call(
     chat: ChatServer, tmp_path: Path, rg_env: RgEnv
 ) -> None:
-    """In a line that a terminal can show, however long and strange the names are."""
+    """The error is short and has no control characters, even if the served names are long or contain some."""
     chat.reset(str).listed = JSONResponse({"data": [{"id": name} for name in (ESCAPES, "y" * 5000, 7)]})
     code, _, error = rg_env("eval", "--models", f"m@{chat.url}", "--tasks", "gcd", "--output-dir", f"{tmp_path}/e")
     assert (code, error.count("\n")) == (2, 1)
@@ -295,7 +298,7 @@ def test_a_model_that_is_not_served_is_reported_before_any_call(
 
 
 def test_all_endpoints_are_checked_before_the_first_call(chat: ChatServer, tmp_path: Path) -> None:
-    """One that refuses the key ends the evaluation before anything was paid for."""
+    """An endpoint that rejects the key stops the evaluation before any paid call."""
     chat.reset(str)
     with ChatServer(str) as slow:
         slow.listed, slow.list_s = JSONResponse({"error": {"message": "no"}}, 401), 0.5

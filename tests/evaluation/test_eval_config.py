@@ -1,4 +1,4 @@
-"""Configs of evaluations: what they mean, and every mistake on one line with its place."""
+"""Tests of evaluation configs: their meaning, and errors that name the key, value and location."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ LEAST = ["models=tiny", "tasks=leg_counting"]
 
 @pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.name)
 def test_shipped_configs_load_and_reload(file: Path) -> None:
-    """Another model can be added, as their comments describe."""
+    """Models can be added with an override, as the comments in these files describe."""
     config = load_eval_config(file)
     more = load_eval_config(file, ["models.trained=outputs/RUN/checkpoint-25", "models.api=m@http://127.0.0.1:1/v1"])
     assert [*more.models] == [*config.models, "trained", "api"]
@@ -31,16 +31,16 @@ def test_shipped_configs_load_and_reload(file: Path) -> None:
     assert EvalConfig.model_validate(config.model_dump()) == config
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
-    """The resolved config is a config: an evaluation is repeated from it."""
+def test_a_resolved_config_can_be_loaded(tmp_path: Path) -> None:
+    """An evaluation can be repeated from its resolved config."""
     words = "tasks.words={task: spell_backward, config: {min_word_len: 3}, num_examples: 7}"
     config = eval_config_of(["models=tiny", "tasks.leg_counting={}", words])
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
     assert load_eval_config(tmp_path / "config.yaml") == config
 
 
-def test_models_are_named_by_what_they_are(tmp_path: Path) -> None:
-    """A checkpoint by its run too: all of them are called checkpoint-25."""
+def test_default_names_of_models(tmp_path: Path) -> None:
+    """A checkpoint's name includes its run's, because checkpoints of all runs have names such as checkpoint-25."""
     (tmp_path / "mine").mkdir()
     given = ["tiny", "outputs/run/checkpoint-25", str(tmp_path / "mine"), "./gone", "Qwen/Qwen2.5-3B-Instruct",
              "gpt@https://x.com/v1"]  # fmt: skip
@@ -49,14 +49,14 @@ def test_models_are_named_by_what_they_are(tmp_path: Path) -> None:
 
 
 @given(st.text(st.characters(exclude_characters="@"), min_size=1), st.text(max_size=20))
-def test_addresses_come_apart_as_they_were_put_together(model: str, rest: str) -> None:
+def test_addresses_are_split_into_model_and_url(model: str, rest: str) -> None:
     assert split_address(model) == {"model": model}
     if "@http" not in rest:
         assert split_address(f"{model}@http{rest}") == {"model": model, "url": f"http{rest}"}
 
 
-def test_the_tiny_policy_is_asked_what_it_was_made_for() -> None:
-    """Where the config sets nothing else, also for the other models; not if the model is not evaluated."""
+def test_the_tiny_policy_is_evaluated_on_its_own_task_sizes() -> None:
+    """Without a task config, all models get the tiny policy's task sizes if it is among them."""
     assert eval_config_of(LEAST).gym("leg_counting")["config"] == TASKS["leg_counting"]
     sized = eval_config_of([*LEAST, "tasks={leg_counting: {config: {max_animals: 2}}}"])
     assert sized.gym("leg_counting")["config"] == {"max_animals": 2}
@@ -64,7 +64,7 @@ def test_the_tiny_policy_is_asked_what_it_was_made_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "message"),
     [
         (["models=tiny"], "tasks: is required: list at least one task, or set data or external.tasks"),
         (["models=tiny", "external.tasks=[a, a]"], "external.tasks = ['a', 'a'] @ command line: names a task twice"),
@@ -94,10 +94,10 @@ def test_the_tiny_policy_is_asked_what_it_was_made_for() -> None:
         ([*LEAST, "serving.gpus=[0, 0]"], "must list at least one GPU"),
     ],
 )  # fmt: skip
-def test_mistakes_are_told_with_their_place(overrides: list[str], told: str) -> None:
+def test_mistakes_are_reported_with_their_location(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         eval_config_of(overrides)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -106,15 +106,15 @@ def test_mistakes_are_told_with_their_place(overrides: list[str], told: str) -> 
      "http://u:s3cret@[::1/v1"],
 )  # fmt: skip
 @pytest.mark.parametrize("form", ["models.a={{model: m, url: '{}'}}", "models=['m@{}']", "models.a='m@{}'"])
-def test_a_secret_in_an_address_is_refused_and_not_told(url: str, form: str) -> None:
-    """It would be written to all files, and errors are written to logs."""
+def test_a_secret_in_an_address_is_refused_and_not_shown(url: str, form: str) -> None:
+    """Resolved configs are written to files, and errors to logs, so neither may contain the secret."""
     with pytest.raises(ConfigError, match=r"url.*contains a password or a query: put the key in an environm") as caught:
         eval_config_of([form.format(url), "tasks=maze"])
     assert "s3cret" not in str(caught.value)
 
 
-def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:
-    """With the most similar name in its folder."""
+def test_a_missing_config_file_is_reported(tmp_path: Path) -> None:
+    """The error suggests the most similar file name in the folder."""
     with pytest.raises(InputError, match=r"cannot read the config .*No such file or directory$"):
         load_eval_config(tmp_path / "none.yaml")
     (tmp_path / "sums.yaml").touch()
@@ -124,7 +124,6 @@ def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_imports_nothing_heavy() -> None:
-    """Neither torch nor reasoning_gym."""
     code = """
 import sys
 from rg_env.cli.main import run
@@ -138,7 +137,8 @@ print(code, sorted({"torch", "reasoning_gym", "verifiers", "transformers", "open
 
 
 def test_a_category_means_all_its_tasks() -> None:
-    """With its options; an entry of a task itself overrides them, and a label may have the name of a category."""
+    """A category's options apply to each of its tasks unless the task has its own entry, and a label may be named like
+    a category."""
     names = [name for name, entry in load_table().items() if entry["category"] == "games"]
     config = eval_config_of(["models=other", "tasks={games: {num_examples: 5}, maze: {num_examples: 3}, gcd: {}}"])
     assert sorted(config.tasks) == sorted([*names, "gcd"])
@@ -158,14 +158,14 @@ def test_a_category_means_all_its_tasks() -> None:
     ],
 )  # fmt: skip
 def test_names_select_from_the_tasks_of_a_config(config: str, names: list[str], expected: dict[str, object]) -> None:
-    """With their options; published accuracies on other tasks are left out."""
+    """The tasks keep the options of the config, and published accuracies of other tasks are left out."""
     selected = load_eval_config(REPOSITORY / "configs" / "eval" / f"{config}.yaml", [f"tasks={names}"])
     assert {name: task.config for name, task in selected.tasks.items()} == expected
     for table in selected.published.values():
         assert {name for row, figures in table.rows.items() for name in figures.names(row)} <= expected.keys()
 
 
-def test_published_accuracies_of_models_that_are_left_out_are_too() -> None:
+def test_published_accuracies_of_excluded_models_are_excluded() -> None:
     file = REPOSITORY / "configs" / "eval" / "paper_tables_trained.yaml"
     fewer = load_eval_config(file, ["models.games=null"]).published["intra_domain"].rows
     assert fewer["games"].accuracy == {"base": 0.0}
@@ -178,27 +178,28 @@ def test_published_accuracies_of_models_that_are_left_out_are_too() -> None:
     [[], ["models=tiny"], ["models.other=null"], ["tasks=maze"], ["tasks=[lcm]"], ["models=tiny", "tasks=gcd"]],
 )
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "message"),
     [
         ("{accuracy: {bsae: 0.5}}", "unknown model 'bsae'"),
         ("{tasks: [gdc], accuracy: {base: 0.5}}", "unknown task 'gdc'"),
     ],
 )
-def test_a_misspelt_published_name_is_told_whatever_is_evaluated(
-    tmp_path: Path, row: str, told: str, overrides: list[str]
+def test_a_misspelled_published_name_is_reported_whatever_is_evaluated(
+    tmp_path: Path, row: str, message: str, overrides: list[str]
 ) -> None:
-    """Names of the file that the command line leaves out are no mistakes."""
+    """Names that the file defines but the command line leaves out are not errors."""
     rows = f"gcd: {row}, maze: {{accuracy: {{base: 0.5, other: 0.6}}}}"
     text = "models: {base: a, other: b}\ntasks: [gcd, maze]\n"
     text += f"published: {{p: {{source: s, tolerance: 0.1, rows: {{{rows}}}}}}}\n"
     (tmp_path / "eval.yaml").write_text(text)
-    with pytest.raises(ConfigError, match=told) as caught:
+    with pytest.raises(ConfigError, match=message) as caught:
         load_eval_config(tmp_path / "eval.yaml", overrides)
     assert str(caught.value).count("unknown") == 1
 
 
-def test_files_of_held_out_tasks_are_evaluations_too(tmp_path: Path) -> None:
-    """As they are written for training; tasks of the file itself add to them, and overrides keep their options."""
+def test_files_of_held_out_tasks_can_be_evaluated(tmp_path: Path) -> None:
+    """A file written for training runs can be extended; the file's own tasks add to it, and overrides keep other
+    options."""
     held_out = REPOSITORY / "configs" / "tasks" / "held_out" / "graphs.yaml"
     file = tmp_path / "eval.yaml"
     file.write_text(f"extends: {held_out}\nmodels: [other]\ntasks: {{maze: {{}}}}\n")
@@ -214,9 +215,10 @@ def test_files_of_held_out_tasks_are_evaluations_too(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_prints_the_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Calls and tokens; and what would end the evaluation at its start ends the dry run."""
-    asked = ["eval", "--models", "a", "b", "--tasks", "maze,gcd", "--limit", "10", "-r", "2", "--max-tokens", "50"]
-    assert run([*asked, "greedy=true", "--dry-run", "--output-dir", str(tmp_path / "e")]) == 0
+    """The plan has the numbers of calls and tokens, and errors that would stop the evaluation at its start are
+    raised."""
+    arguments = ["eval", "--models", "a", "b", "--tasks", "maze,gcd", "--limit", "10", "-r", "2", "--max-tokens", "50"]
+    assert run([*arguments, "greedy=true", "--dry-run", "--output-dir", str(tmp_path / "e")]) == 0
     text = capsys.readouterr().out
     for line in (
         "#   models      a, b",
@@ -233,7 +235,7 @@ def test_a_dry_run_prints_the_plan(capsys: pytest.CaptureFixture[str], tmp_path:
     ):
         (tmp_path / "file").touch()
         with pytest.raises(InputError, match=message):
-            run([*asked, "--dry-run", *options])
+            run([*arguments, "--dry-run", *options])
     with pytest.raises(ConfigError, match="tasks: is required"):
         run(["eval", "--models", "a", "--dry-run"])
 
@@ -259,16 +261,16 @@ def test_a_dry_run_prints_the_plan(capsys: pytest.CaptureFixture[str], tmp_path:
         (["eval", "--models", "tiny", "--external", "zzqx"], "`lm-eval ls tasks` lists lm-eval's tasks"),
     ],
 )  # fmt: skip
-def test_what_is_missing_is_one_error_before_the_start(arguments: list[str], message: str, dry_run: list[str]) -> None:
-    """Folders of models, API keys, names of benchmarks; in a dry run, too."""
+def test_missing_inputs_are_reported_before_the_start(arguments: list[str], message: str, dry_run: list[str]) -> None:
+    """Missing model folders, API keys and benchmarks are also reported in a dry run."""
     with pytest.raises(InputError, match=message):
         run([*arguments, *(dry_run if arguments[0] == "eval" else [])])
 
 
 def test_overrides_may_follow_lists_of_names(capsys: pytest.CaptureFixture[str]) -> None:
-    """argparse makes one more model, or task, of such a word: it would be looked for on the hub."""
-    asked = ["--models", "tiny", "grading=partial", "--tasks", "maze", "sampling.top_p=0.5", "--external", "gsm8k"]
-    assert run(["eval", *asked, "seed=7", "--dry-run"]) == 0
+    """argparse would treat an override after a list as another model or task, which would be looked up on the Hub."""
+    arguments = ["--models", "tiny", "grading=partial", "--tasks", "maze", "sampling.top_p=0.5", "--external", "gsm8k"]
+    assert run(["eval", *arguments, "seed=7", "--dry-run"]) == 0
     config = yaml.safe_load(capsys.readouterr().out)
     assert ([*config["models"]], [*config["tasks"]], config["external"]["tasks"]) == (["tiny"], ["maze"], ["gsm8k"])
     assert (config["grading"], config["sampling"]["top_p"], config["seed"]) == ("partial", 0.5, 7)
@@ -280,14 +282,14 @@ def test_overrides_may_follow_lists_of_names(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "arguments",
     [
         ["--models", "tiny", "models.b=tiny", "--tasks", "maze"],
         ["--models", "tiny", "--tasks", "maze", "gcd", "tasks.maze.level=1"],
         [str(CONFIGS[-1]), "models.b=tiny", "--models", "M"],
     ],
 )
-def test_no_model_or_task_is_dropped_in_silence(asked: list[str]) -> None:
-    """A list and a single entry in addition: keys of a config replace each other."""
+def test_no_model_or_task_is_dropped_silently(arguments: list[str]) -> None:
+    """Combining a list with a single entry is an error, because one would replace the other."""
     with pytest.raises(InputError, match=r"^--(models|tasks) and .*; set each item as (models|tasks)\.NAME=\.\.\.$"):
-        run(["eval", *asked, "--dry-run"])
+        run(["eval", *arguments, "--dry-run"])

@@ -1,4 +1,4 @@
-"""External benchmarks: real lm-eval on small local data, with the tiny policy and an endpoint."""
+"""Tests of external benchmarks with real lm-eval on small local data, the tiny policy and an endpoint."""
 
 import json
 import math
@@ -89,7 +89,7 @@ def fails(doc, results):
 
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Task files as a user writes them, and their data."""
+    """Write task files as a user would, with their data."""
     folder = tmp_path_factory.mktemp("tasks")
     for name, text in FILES.items():
         (folder / name).write_text(text.replace("DIR", str(folder)))
@@ -100,7 +100,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _right(question: str) -> str:
-    """What comes after the end of the answer must not count."""
+    """Text after the end of the answer must not be graded."""
     return f"<answer>{GOLD[question.strip()]}</answer> It is 999."
 
 
@@ -118,15 +118,15 @@ def _figures(result: ExternalResult) -> dict[tuple[str, str], tuple[float, int, 
 
 
 @pytest.mark.slow
-def test_benchmarks_are_asked_graded_and_taken_up_again(
+def test_benchmarks_are_run_graded_and_resumed(
     tasks: Path, offline: None, chat: ChatServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """By the command, with the tiny policy and an endpoint; figures are those of the answers, counted independently."""
+    """The reported figures match an independent count of the answers."""
     refused = {question for question in list(GOLD)[5:] if len(question) % 3 == 0}
 
     def trouble(number: int, body: dict[str, Any]) -> Any:
-        asked = body["messages"][-1]["content"].strip()
-        return JSONResponse({"error": {"message": "too long"}}, 400) if asked in refused else None
+        question = body["messages"][-1]["content"].strip()
+        return JSONResponse({"error": {"message": "too long"}}, 400) if question in refused else None
 
     chat.reset(_right, trouble=trouble)
     api = {"model": "m", "url": chat.url, "key_variable": "EXTERNAL_KEY", "system_prompt": "Be brief.",
@@ -138,10 +138,10 @@ def test_benchmarks_are_asked_graded_and_taken_up_again(
     console, errors = capfd.readouterr()
     assert "settings not sent to models: legs: top_k" in console
     assert f"api, legs: {2 * len(refused)} failed calls (counted as wrong)" in console
-    assert not errors  # what lm-eval says is in its log
+    assert not errors  # lm-eval's own messages are in its log
     assert "25/25 [" in (folder / "external" / "lm_eval.log").read_text()
 
-    # What was asked: lm-eval's chats, with the settings of the task and of the command line.
+    # The requests contain lm-eval's chats with the settings of the task and the command line.
     chats = [body["messages"] for body in chat.requests]
     assert {len(each) for each in chats} == {2, 6}
     assert {each[0]["content"] for each in chats} == {f"Be brief.\n\n{SYSTEM_PROMPT}"}
@@ -155,7 +155,7 @@ def test_benchmarks_are_asked_graded_and_taken_up_again(
     assert chat.keys == {f"Bearer {key}"}
     assert not [file for file in folder.rglob("*") if file.is_file() and key in file.read_text()]
 
-    # The endpoint's figures are known beforehand: right, wherever it answered.
+    # The endpoint's figures are known in advance: it is right whenever it answers.
     results = _results(folder)
     share = 1 - len(refused) / 25
     api_result = _of(results, "api")
@@ -169,7 +169,7 @@ def test_benchmarks_are_asked_graded_and_taken_up_again(
     assert api_result.usage.model_dump() == {
         "prompt_tokens": done * 10, "completion_tokens": done * 5, "cost": pytest.approx(done * 20 / 1e6)}  # fmt: skip
 
-    # The tiny policy's are counted from its answers, without lm-eval.
+    # The tiny policy's figures are counted from its answers, without lm-eval.
     answers = list(json_lines(folder / "external" / "answers.jsonl"))
     assert Counter(each["model"] for each in answers) == {"tiny": 50, "api": 50}
     texts = {each["key"]: each["text"] for each in answers if each["model"] == "tiny"}
@@ -192,7 +192,7 @@ def test_benchmarks_are_asked_graded_and_taken_up_again(
     row = f"| legs | exact_match | strict-match | 50 | – | {tiny['legs'].value:.3f} ["
     assert row in (folder / "summary.md").read_text()
 
-    # Going on asks what failed, and nothing else; our own tasks cannot be put beside them any more.
+    # Resuming repeats the failed calls only. Tasks of Reasoning Gym cannot be added afterwards.
     chat.reset(_right)
     assert run([*command, "--resume"]) == 0
     assert Counter(body["messages"][-1]["content"].strip() for body in chat.requests) == dict.fromkeys(refused, 2)
@@ -204,8 +204,10 @@ def test_benchmarks_are_asked_graded_and_taken_up_again(
 
 
 @pytest.mark.slow
-def test_benchmarks_stand_beside_our_tasks(tasks: Path, offline: None, chat: ChatServer, tmp_path: Path) -> None:
-    """In one evaluation, of as many questions as are asked for."""
+def test_benchmarks_and_reasoning_gym_tasks_in_one_evaluation(
+    tasks: Path, offline: None, chat: ChatServer, tmp_path: Path
+) -> None:
+    """One evaluation can have both, and -n limits the questions of each."""
     model = f"models.m={{model: m, url: '{chat.url}', key_variable: EXTERNAL_KEY}}"
     chat.reset(lambda question: f"<answer>{GOLD[question.strip()]}</answer>")
     sizes = json.dumps(TASKS["leg_counting"])
@@ -224,16 +226,16 @@ def test_benchmarks_stand_beside_our_tasks(tasks: Path, offline: None, chat: Cha
 
 @pytest.mark.slow
 def test_answers_that_fail_or_cannot_be_graded(tasks: Path, offline: None, chat: ChatServer, tmp_path: Path) -> None:
-    """A benchmark of which all calls fail has no result. Answers that lm-eval cannot grade are kept: one line, with the
-    traceback in the log."""
+    """A benchmark whose calls all fail has no result. If lm-eval cannot grade answers, they are kept, and a one-line
+    error is raised, with the traceback in the log."""
     command = ["eval", f"models.m={{model: m, url: '{chat.url}', key_variable: EXTERNAL_KEY}}", "--external",
                "legs_odd", "-n", "2", f"external.include={tasks}", f"output.dir={tmp_path}"]  # fmt: skip
     chat.reset(str, trouble=lambda number, body: JSONResponse({"error": {"message": "too long"}}, 400))
     with pytest.raises(ServerError, match=r"^m, legs_odd: all 2 calls failed, .*; external/answers.jsonl"):
         run(command)
     chat.reset(str)
-    told = rf"^legs_odd, m: lm-eval cannot grade the answers \(by nought\)\. .* --output-dir {tmp_path} --resume$"
-    with pytest.raises(RGEnvError, match=told) as caught:
+    message = rf"^legs_odd, m: lm-eval cannot grade the answers \(by nought\)\. .* --output-dir {tmp_path} --resume$"
+    with pytest.raises(RGEnvError, match=message) as caught:
         run([*command, "--resume"])
     assert caught.value.exit_code == 1
     errors = [each["error"] for each in json_lines(tmp_path / "external" / "answers.jsonl")]
@@ -274,8 +276,8 @@ def _only(*results: ExternalResult) -> Results:
     return all_results([], versions={"lm-eval": "0.4.13"}, external=list(results))
 
 
-def test_tables_have_a_column_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """On the console, in summary.md and in the report; without our own tasks too."""
+def test_tables_have_a_column_for_each_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The console, summary.md and the report have the results, even without Reasoning Gym tasks."""
     results = _only(_external("a", 0.98, failed=3), _external("b", 0.5, stderr=None))
     text = markdown(results)
     assert text.splitlines()[2] == "2025-01-01T12:00:00+00:00; lm-eval 0.4.13."
@@ -303,7 +305,7 @@ def test_tables_have_a_column_a_model(tmp_path: Path, capsys: pytest.CaptureFixt
         ({"temperature": 0.6, "max_tokens": 5}, ["external={temperature: 0, top_p: 0.5, max_tokens: 7}"], (0, 0.5, 7)),
     ],
 )
-def test_sampling_is_the_tasks_except_for_what_is_said(
+def test_sampling_settings_of_the_task_can_be_overridden(
     of_task: dict[str, Any], overrides: list[str], expected: tuple[float, float, int]
 ) -> None:
     config = _config(*overrides)
@@ -315,8 +317,8 @@ def _config(*overrides: str) -> Any:
     return eval_config_of(["models=tiny", *overrides, "external.tasks=[gsm8k_rg]"])
 
 
-def test_a_process_that_ends_or_takes_too_long_is_told(tmp_path: Path) -> None:
-    """Whatever ended it; and it is gone with its block."""
+def test_a_process_that_ends_or_takes_too_long_is_reported(tmp_path: Path) -> None:
+    """The error gives the reason, and the process does not outlive its context manager."""
     with Harness(_config(), tmp_path) as harness:
         os.kill(harness._process.pid, signal.SIGKILL)
         with pytest.raises(RGEnvError, match=r"^lm-eval ended with signal 9 \(Killed\): no error message$"):
@@ -330,7 +332,7 @@ def test_a_process_that_ends_or_takes_too_long_is_told(tmp_path: Path) -> None:
 
 
 def test_the_line_of_the_manual_is_understood(capsys: pytest.CaptureFixture[str]) -> None:
-    """Names with commas or spaces, a single model; options apply to benchmarks too."""
+    """Names may be separated by commas or spaces, and a single model may be given; options apply to benchmarks too."""
     line = "eval --external gsm8k_rg,math_rg mmlu_pro --model M -n 7 --temperature 0.6 --dry-run"
     assert run(line.split()) == 0
     shown = capsys.readouterr().out

@@ -1,6 +1,6 @@
-"""Models on this machine: in this process with the embedded engine, and served by vLLM, one per GPU.
+"""Tests of models on this machine: in this process with the embedded engine, or served by vLLM, one per GPU.
 
-The commands with vLLM run in an environment with the GPUs 0 and 1 and a package `vllm` whose server is the stand-in.
+Commands with vLLM see two GPUs, and a stand-in for the `vllm` package.
 """
 
 import json
@@ -26,12 +26,12 @@ from rg_env.inference.embedded.engine import EmbeddedEngine
 from rg_env.inference.machine import Machine
 from rg_env.tiny import POLICY_DIR
 
-pytestmark = pytest.mark.slow  # torch and transformers are imported
+pytestmark = pytest.mark.slow  # imports torch and transformers
 
 
 @pytest.fixture(scope="module")
 def adapters(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """LoRA adapters as they begin: the model with them answers as it does without."""
+    """Save untrained LoRA adapters, which do not change the model's answers."""
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
@@ -46,23 +46,23 @@ def _config(folder: Path, models: dict[str, Any], *overrides: str) -> Any:
     return eval_config_of([*given, "sampling.max_tokens=60", *overrides])
 
 
-def test_adapters_are_put_on_their_model(adapters: Path, tmp_path: Path) -> None:
-    """Greedy answers are those of the model itself; with another system prompt they are others."""
-    models = {"base": "tiny", "lora": str(adapters), "told": {"model": "tiny", "system_prompt": ""}}
+def test_adapters_are_applied_to_their_base_model(adapters: Path, tmp_path: Path) -> None:
+    """With untrained adapters, greedy answers equal the base model's; with another system prompt they differ."""
+    models = {"base": "tiny", "lora": str(adapters), "no_prompt": {"model": "tiny", "system_prompt": ""}}
     results, folder = run_evaluation(_config(tmp_path / "e", models, "sampling.temperature=0"))
     found = results.tasks["leg_counting"].models
     assert [each.kind for each in found.values()] == ["tiny", "adapter", "tiny"]
     texts: dict[str, list[str]] = {}
     for record in json_lines(folder / "rollouts.jsonl"):
         texts.setdefault(record["model"], []).append(f"{record['problem']} {record['completion']}")
-    assert sorted(texts["lora"]) == sorted(texts["base"]) != sorted(texts["told"])
+    assert sorted(texts["lora"]) == sorted(texts["base"]) != sorted(texts["no_prompt"])
     assert found["lora"].correct == found["base"].correct
     (pair,) = [each for each in results.comparisons if (each.a, each.b) == ("lora", "base")]
     assert (pair.difference, pair.p_value) == (0, 1)
 
 
 def test_the_same_seed_gives_the_same_answers(tmp_path: Path) -> None:
-    """Another one does not."""
+    """Another seed gives other answers."""
     found = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         _, folder = run_evaluation(_config(tmp_path / name, {"m": "tiny"}, f"seed={seed}"))
@@ -72,7 +72,7 @@ def test_the_same_seed_gives_the_same_answers(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_fails_leaves_the_other_models(adapters: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    """The second model is evaluated completely, and no results file is written."""
+    """The other model is evaluated completely, and no results file is written."""
     generate = EmbeddedEngine.generate
 
     def fails(engine: EmbeddedEngine, prompts: Any, sampling: Any) -> Any:
@@ -98,14 +98,14 @@ def test_a_prompt_that_does_not_fit_is_reported_before_any_call(tmp_path: Path) 
 
 
 def test_no_model_is_prompted_before_all_can_be_loaded(tmp_path: Path) -> None:
-    """A damaged second one is reported at once."""
+    """A damaged second model is reported before the first one is evaluated."""
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(InputError, match=f"cannot load the model '{tmp_path}'"):
         run_evaluation(_config(tmp_path / "e", {"a": "tiny", "b": str(tmp_path)}))
     assert not (tmp_path / "e").exists()
 
 
-def test_adapters_that_name_no_model_are_told(tmp_path: Path) -> None:
+def test_adapters_without_a_base_model_are_reported(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(InputError, match="does not name the adapters' base model"):
         run_evaluation(_config(tmp_path / "e", {"m": str(tmp_path)}))
@@ -115,13 +115,13 @@ def test_adapters_that_name_no_model_are_told(tmp_path: Path) -> None:
 
 
 class Gpus:
-    """A machine with two GPUs."""
+    """A machine with two GPUs, simulated by environment variables and a stand-in for vLLM."""
 
     def __init__(self, folder: Path):
         self.folder, self._log = folder, folder / "stand_in.jsonl"
         module = folder / "site" / "vllm" / "entrypoints" / "openai" / "api_server.py"
         module.parent.mkdir(parents=True)
-        for package in list(module.parents)[:3]:  # otherwise, an installed vLLM would take precedence
+        for package in list(module.parents)[:3]:  # so that an installed vLLM does not take precedence
             (package / "__init__.py").touch()
         shutil.copy(Path(__file__).with_name("vllm_stand_in.py"), module)
         (folder / "site" / "vllm-0.32.0.dist-info").mkdir()
@@ -140,7 +140,7 @@ class Gpus:
         return subprocess.Popen(command, env=self.environment, stdout=pipe, stderr=pipe, text=True)
 
     def evaluate(self, models: dict[str, Any], *overrides: str, n: int) -> dict[str, int]:
-        """Evaluate, and return the number of answers of each model."""
+        """Run an evaluation and return the number of answers of each model."""
         _, error = (process := self.start(models, *overrides, n=n)).communicate()
         assert process.returncode == 0, error
         results = read_results(results_files(self.folder / "results")[0])
@@ -159,7 +159,7 @@ def gpus(tmp_path: Path) -> Gpus:
 
 
 def _model(folder: Path, **tokenizer: Any) -> str:
-    """The tiny policy's configuration and tokenizer, changed."""
+    """Copy the tiny policy with changes to its tokenizer's configuration."""
     shutil.copytree(POLICY_DIR, folder)
     file = folder / "tokenizer_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **tokenizer}))
@@ -167,8 +167,8 @@ def _model(folder: Path, **tokenizer: Any) -> str:
 
 
 def test_each_model_has_a_gpu_and_its_own_arguments(gpus: Gpus, tmp_path: Path) -> None:
-    """Adapters come with their base model and rank. If the chat template has no system role, the question contains the
-    system message, as in training. The third model waits for a GPU; then all servers end."""
+    """A server of adapters gets their base model and rank. If a chat template has no system role, the user message
+    contains the system message, as in training. The third model waits for a free GPU, and all servers end."""
     lora = tmp_path / "lora"
     lora.mkdir()
     adapters = {"base_model_name_or_path": "tiny", "r": 24, "rank_pattern": {"q_proj": 40}}
@@ -189,8 +189,8 @@ def test_each_model_has_a_gpu_and_its_own_arguments(gpus: Gpus, tmp_path: Path) 
     assert gpus.running() == []
 
 
-def test_a_gpu_without_a_model_of_its_own_takes_a_share(gpus: Gpus) -> None:
-    """Each question is sent once."""
+def test_a_free_gpu_serves_a_second_copy_of_a_model(gpus: Gpus) -> None:
+    """Both GPUs serve the model, and each question is sent once."""
     assert gpus.evaluate({"m": "tiny"}, n=300) == {"m": 300}
     asked = [line["gpu"] for line in gpus.notes("request")]
     assert len(asked) == 300
@@ -198,7 +198,7 @@ def test_a_gpu_without_a_model_of_its_own_takes_a_share(gpus: Gpus) -> None:
 
 
 def test_a_server_that_ends_is_reported_and_the_others_continue(gpus: Gpus, tmp_path: Path) -> None:
-    """With the last line of its log, at once. The answers of the others are kept."""
+    """The error quotes the last line of the server's log without delay, and the other model's answers are kept."""
     failing = gpus.environment["STAND_IN_FAILS"] = _model(tmp_path / "failing")
     start = time.monotonic()
     process = gpus.start({"bad": failing, "good": "tiny"}, "serving.gpus=[1]", n=10)
@@ -226,7 +226,7 @@ def test_ctrl_c_ends_the_servers(gpus: Gpus) -> None:
     ("gpus", "vllm", "engine"),
     [(("0",), "1.0", "vllm"), ((), "1.0", "embedded"), (("0",), None, "embedded"), (("0",), "1.0+cpu", "embedded")],
 )
-def test_vllm_serves_where_it_is_installed_and_there_is_a_gpu(
+def test_vllm_is_used_if_it_is_installed_and_there_is_a_gpu(
     gpus: tuple[str, ...], vllm: str | None, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Machine, "here", lambda: Machine(gpus, vllm, Path()))
@@ -234,7 +234,7 @@ def test_vllm_serves_where_it_is_installed_and_there_is_a_gpu(
 
 
 def test_a_machine_without_vllm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The error names the command that installs it."""
+    """The error includes the command that installs vLLM."""
     monkeypatch.setattr(Machine, "here", lambda: Machine(("0",), None, Path()))
     given = ["models=tiny", "tasks=leg_counting", "num_examples=1", "serving.kind=vllm", f"output.dir={tmp_path}"]
     with pytest.raises(MissingExtraError, match=r"vLLM is not installed: .*setup\.sh --gpu"):

@@ -1,4 +1,4 @@
-"""Verdicts before training: what they say of a model, and the mixture that comes of them."""
+"""Tests of `rg-env probe`: verdicts on tasks before training, and the mixture derived from them."""
 
 import contextlib
 import io
@@ -43,8 +43,9 @@ def _judged(*tasks: TaskResults) -> list[Probed]:
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=1, max_size=40))
-def test_a_verdict_follows_from_what_was_seen(groups: Groups) -> None:
-    """Groups teach where answers differ; what is trainable is solved 10 to 80% of the time, by enough questions."""
+def test_a_verdict_follows_from_the_groups(groups: Groups) -> None:
+    """A group is informative if its answers differ. A trainable task is solved 10 to 80% of the time, and enough of its
+    groups are informative."""
     (found,) = _judged(_task(groups))
     mixed = sum(any(group) and not all(group) for group in groups)
     assert found.informative == pytest.approx(mixed / len(groups))
@@ -62,13 +63,13 @@ def test_a_verdict_follows_from_what_was_seen(groups: Groups) -> None:
         (HARD, 0.0, "too hard"),
         (MIXED[:10], 0.0, "too few"),
         ([[True, False, False, False]] * 20, 0.0, "trainable"),
-        ([[True, False, False, False], *HARD[:3]] * 5, 0.0, "too hard"),  # a sixteenth of the answers
+        ([[True, False, False, False], *HARD[:3]] * 5, 0.0, "too hard"),  # solved 1/16 of the time
         ([*EASY[:4], [True, False, True, True]] * 4, 0.0, "too easy"),
         (MIXED, 0.5, "guessable"),
         ([[True, False, False, False]] * 20, 0.3, "guessable"),
         (MIXED, 0.1, "trainable"),
         (MIXED, None, "trainable"),
-        ([[True, True, True, False]] * 20, 0.3, "trainable"),  # surely better than a constant answer
+        ([[True, True, True, False]] * 20, 0.3, "trainable"),  # significantly better than a constant answer
     ],
 )
 def test_verdicts(groups: Groups, floor: float | None, verdict: str) -> None:
@@ -76,16 +77,16 @@ def test_verdicts(groups: Groups, floor: float | None, verdict: str) -> None:
     assert found.verdict == verdict
 
 
-def test_the_constant_answer_is_that_of_the_shipped_table() -> None:
-    """Among few questions two equal answers are a good constant by chance."""
+def test_the_constant_answer_comes_from_the_shipped_table() -> None:
+    """With few questions, two equal gold answers would make a constant answer look good by chance."""
     (found,) = _judged(_task(MIXED, "leg_counting", "leg_counting", floor=0.5))
     assert found.verdict == "trainable"
     assert found.floor is not None
     assert found.floor < 0.1
 
 
-def test_training_starts_where_most_groups_teach() -> None:
-    """A task that teaches at no level is left out; one without levels is in the mixture as it is."""
+def test_training_starts_at_the_level_with_most_informative_groups() -> None:
+    """A task without a trainable level is left out, and one without levels is included as is."""
     some = [[True, False] * 2, *HARD[:2]] * 7
     parts = [("leg_counting", EASY, 0), ("leg_counting", MIXED, 1), ("leg_counting", MIXED, 2),
              ("leg_counting", some, 3), ("leg_counting", HARD, 4), ("gcd", HARD, 0)]  # fmt: skip
@@ -101,8 +102,8 @@ def test_training_starts_where_most_groups_teach() -> None:
         mixture(_judged(_task(MIXED[:8])))
 
 
-def test_the_words_of_the_table_are_explained() -> None:
-    """The text below it names its columns."""
+def test_the_columns_of_the_table_are_explained() -> None:
+    """The text below the table explains each of its column heads."""
     out = io.StringIO()
     print_probed([Probed("maze", 1, 20, 0.5, 0.75, 0.0, 1.0, 0.25, "trainable", 10.7)], Console(file=out, width=200))
     lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
@@ -113,8 +114,8 @@ def test_the_words_of_the_table_are_explained() -> None:
         assert head in words
 
 
-def test_levels_are_those_that_a_task_has() -> None:
-    """Broken ones are left out; every entry is valid in an evaluation."""
+def test_only_existing_levels_are_probed() -> None:
+    """Levels that do not work are left out, and each remaining entry is valid in an evaluation."""
     found = labels(["maze", "caesar_cipher"], [0, 2, 99])
     assert set(found) == {"maze-level0", "maze-level2", "caesar_cipher-level0"}
     for task in load_table():
@@ -128,8 +129,8 @@ def test_levels_are_those_that_a_task_has() -> None:
         labels(["mase"], [0])
 
 
-def test_what_an_endpoint_refuses_is_skipped() -> None:
-    """Such as a prompt that is too long for its context: one call a level shows it."""
+def test_tasks_that_an_endpoint_refuses_are_skipped() -> None:
+    """A task whose prompts exceed the server's context is an example; one call per level detects it."""
 
     def trouble(number: int, body: dict[str, Any]) -> Response | None:
         is_long = "spell" in body["messages"][-1]["content"].lower()
@@ -149,8 +150,7 @@ def test_what_an_endpoint_refuses_is_skipped() -> None:
 
 @pytest.mark.slow
 def test_a_probe_of_the_tiny_policy_gives_a_config_that_trains(tmp_path: Path) -> None:
-    """As a user types it. A task that does not fit the context is skipped; the others are judged, and what the probe
-    writes is a part of a training config."""
+    """A task that does not fit the context is skipped, and the mixture can be extended by a training config."""
     command = [sys.executable, "-m", "rg_env.cli.main", "probe", "--model", "tiny"]
     command += ["--tasks", "leg_counting,spell_backward", "maze", "--levels", "0", "-n", "16", "--max-tokens", "90"]
     result = subprocess.run(
@@ -160,7 +160,7 @@ def test_a_probe_of_the_tiny_policy_gives_a_config_that_trains(tmp_path: Path) -
     assert result.stdout.count("maze-level0: skipped: a prompt of ") == 2
     (file,) = (tmp_path / "probe").glob("results_all_tasks_*.json")
     assert set(json.loads(file.read_text())["tasks"]) == {"leg_counting-level0", "spell_backward-level0"}
-    assert "too hard" in result.stdout  # spelling, to a policy that has seen none
+    assert "too hard" in result.stdout  # spelling, which the tiny policy was not trained on
     parts = {"extends": [str(CONFIGS / "train" / "tiny.yaml"), "probe/mixture.yaml"]}
     (tmp_path / "train.yaml").write_text(yaml.safe_dump(parts))
     assert load_train_config(tmp_path / "train.yaml").tasks["leg_counting"].level == 0
@@ -168,7 +168,8 @@ def test_a_probe_of_the_tiny_policy_gives_a_config_that_trains(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_too_few_questions_are_reported_first(rg_env: Any, tmp_path: Path) -> None:
-    """Before anything is sampled, and at the end, which writes no mixture; the folder is named after the probe."""
+    """A note is printed at the start, and the last line explains why mixture.yaml is missing. The default folder is
+    named after the probe."""
     arguments = ["--model", "tiny", "--tasks", "leg_counting", "--levels", "0", "-n", "2", "-r", "2"]
     with contextlib.chdir(tmp_path):
         code, printed, _ = rg_env("probe", *arguments, "--max-tokens", "4")

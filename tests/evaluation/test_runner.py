@@ -1,4 +1,4 @@
-"""Whole evaluations against a real server: requests, concurrency, failures, resuming, and accidents from outside."""
+"""Tests of whole evaluations against a real server: requests, concurrency, failures and resuming."""
 
 import contextlib
 import io
@@ -40,7 +40,7 @@ GOLD = {row["question"]: row["answer"] for row in build_rows(SPEC, "eval", 40, 0
 
 
 def half(question: str) -> str:
-    """Right on about every second question."""
+    """Answer about every second question correctly."""
     return f"<answer>{GOLD[question] if len(question) % 2 else 'none'}</answer>"
 
 
@@ -71,7 +71,7 @@ def _records(folder: Path) -> list[dict[str, Any]]:
 
 
 def _started(server: ChatServer, command: list[str], calls: int) -> subprocess.Popen[str]:
-    """The command's process, once it has made some calls."""
+    """Start the command and return its process after it has made `calls` requests."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     before, deadline = len(server.requests), time.monotonic() + 120
     while len(server.requests) < before + calls and time.monotonic() < deadline and process.poll() is None:
@@ -80,7 +80,8 @@ def _started(server: ChatServer, command: list[str], calls: int) -> subprocess.P
 
 
 def test_every_question_is_asked_and_scored(chat: ChatServer, tmp_path: Path) -> None:
-    """The given number of times, with the training prompts and the given settings, all recorded in the files."""
+    """Each question is sent as often as requested, with the training prompt and the given sampling settings. The files
+    record everything."""
     chat.reset(half)
     config = _config(chat, tmp_path / "e", "rollouts_per_example=2", "sampling={temperature: 0.5, max_tokens: 77}")
     results = _run(config)
@@ -107,7 +108,7 @@ def test_every_question_is_asked_and_scored(chat: ChatServer, tmp_path: Path) ->
 
 
 def test_a_task_may_have_sampling_of_its_own(chat: ChatServer, tmp_path: Path) -> None:
-    """Other settings are the defaults; the results record how each task was sampled."""
+    """Other settings keep their defaults, and the results record how each task was sampled."""
     tasks = {"gcd": {"num_examples": 3, "sampling": {"temperature": 0, "max_tokens": 9}}, "lcm": {}}
     chat.reset(lambda question: "<answer>1</answer>")
     results, folder = evaluation.evaluate({"m": {"model": "m", "url": chat.url}}, tasks, num_examples=5,
@@ -120,8 +121,8 @@ def test_a_task_may_have_sampling_of_its_own(chat: ChatServer, tmp_path: Path) -
     assert "temperature 0, top_p 0.9, at most 9 tokens (gcd); temperature 1, top_p 0.9" in summary
 
 
-def test_calls_under_way_stay_at_their_number(chat: ChatServer, tmp_path: Path) -> None:
-    """When one call ends, the next one starts: a slow call does not delay others."""
+def test_concurrency_stays_constant(chat: ChatServer, tmp_path: Path) -> None:
+    """A new call starts when one ends, so a slow call does not delay the others."""
     chat.reset(half, trouble=lambda number, body: 1.5 if number == 0 else 0.02)
     start = time.monotonic()
     _run(_config(chat, tmp_path / "e", "requests.concurrency=4", n=40))
@@ -129,11 +130,11 @@ def test_calls_under_way_stay_at_their_number(chat: ChatServer, tmp_path: Path) 
     assert time.monotonic() - start < 15
     order = [body["messages"][-1]["content"] for body in chat.requests]
     slow = next(i for i, record in enumerate(_records(tmp_path / "e")) if record["question"] == order[0])
-    assert slow > 20  # most others were done by then
+    assert slow > 20  # most others had finished earlier
 
 
-def test_failed_calls_are_wrong_answers_that_are_counted(chat: ChatServer, tmp_path: Path) -> None:
-    """They stay in the denominator, and resuming repeats them."""
+def test_failed_calls_count_as_wrong_answers(chat: ChatServer, tmp_path: Path) -> None:
+    """Failed calls stay in the denominator, and resuming repeats them."""
     refused = {question for question in GOLD if len(question) % 2}
 
     def trouble(number: int, body: dict[str, Any]) -> Any:
@@ -153,7 +154,7 @@ def test_failed_calls_are_wrong_answers_that_are_counted(chat: ChatServer, tmp_p
     assert (scores.accuracy, scores.failed, len(chat.requests)) == (1.0, 0, asked)
 
 
-def test_an_endpoint_that_fails_ends_alone(chat: ChatServer, tmp_path: Path) -> None:
+def test_an_endpoint_that_fails_does_not_stop_the_others(chat: ChatServer, tmp_path: Path) -> None:
     """The other models are evaluated completely, no results are written, and resuming requests the rest."""
     model = {"model": "m", "url": chat.url}
 
@@ -175,7 +176,8 @@ def test_an_endpoint_that_fails_ends_alone(chat: ChatServer, tmp_path: Path) -> 
 
 
 def test_a_server_that_never_answers_has_no_result(chat: ChatServer, tmp_path: Path) -> None:
-    """It is given up after some calls in a row; an accuracy that was not measured is never reported as 0."""
+    """The model is given up after several consecutive failures; an accuracy that was not measured is never reported as
+    0."""
     chat.reset(half, trouble=lambda number, body: refusal(503, "overloaded"))
     with pytest.raises(ServerError, match=r"a: 5 calls failed in a row: HTTP 503: overloaded"):
         _run(_config(chat, tmp_path / "e", "requests.give_up_after=5", "requests.concurrency=2", n=40))
@@ -189,8 +191,9 @@ def test_a_server_that_never_answers_has_no_result(chat: ChatServer, tmp_path: P
     assert not list(tmp_path.rglob("results*"))
 
 
-def test_going_on_needs_the_same_questions(chat: ChatServer, tmp_path: Path) -> None:
-    """And a folder that holds an evaluation; without --resume, none at all. One process writes to it at a time."""
+def test_resuming_requires_the_same_questions(chat: ChatServer, tmp_path: Path) -> None:
+    """Resuming also requires a folder with an undamaged evaluation that no other process writes to, and a new
+    evaluation requires an empty folder."""
     chat.reset(half)
     folder = tmp_path / "e"
     _run(_config(chat, folder, n=4))
@@ -211,13 +214,13 @@ def test_going_on_needs_the_same_questions(chat: ChatServer, tmp_path: Path) -> 
     (tmp_path / "config.yaml").rename(folder / "config.yaml")
     count = len(chat.requests)
     _run(_config(chat, folder, "requests.concurrency=3", n=4), resume=True)
-    assert len(chat.requests) == count  # all was there
+    assert len(chat.requests) == count  # nothing was missing
 
 
 def test_a_reward_that_raises_ends_the_evaluation(
     chat: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By name, never as a silent 0."""
+    """The error names the reward function, whose failure must not count as a reward of 0."""
 
     def broken(rollout: Any) -> float:
         raise KeyError("no such thing")
@@ -228,8 +231,8 @@ def test_a_reward_that_raises_ends_the_evaluation(
         _run(_config(chat, tmp_path / "e", "rewards.broken=1.0", n=4))
 
 
-def test_killed_at_any_moment_it_goes_on_to_the_same_figures(chat: ChatServer, tmp_path: Path) -> None:
-    """By SIGKILL, SIGTERM and Ctrl-C: no rollout is lost, and only pending ones are requested again."""
+def test_a_killed_evaluation_resumes_to_the_same_figures(chat: ChatServer, tmp_path: Path) -> None:
+    """After SIGKILL, SIGTERM and SIGINT, no finished rollout is lost, and only calls in flight are repeated."""
     chat.reset(half)
     whole = _run(_config(chat, tmp_path / "whole", n=40))
     chat.reset(half, trouble=lambda number, body: 0.1)
@@ -240,8 +243,8 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_figures(chat: ChatServer, t
         output, _ = process.communicate(timeout=60)
         assert process.returncode == code, output
         assert "Traceback" not in output
-        asked = [entered("rg-env"), *command[1:], "--output-dir", str(tmp_path / "e"), "--resume"]
-        assert (f"resume with {shlex.join(asked)}\n" in output) == (code == 130)
+        hint = [entered("rg-env"), *command[1:], "--output-dir", str(tmp_path / "e"), "--resume"]
+        assert (f"resume with {shlex.join(hint)}\n" in output) == (code == 130)
     chat.trouble = lambda number, body: None
     rest = subprocess.run([*command, "--resume"], capture_output=True, text=True, timeout=120)
     assert rest.returncode == 0, rest.stderr
@@ -251,24 +254,24 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_figures(chat: ChatServer, t
     assert (again.scores, again.correct) == (ours.scores, ours.correct)
 
 
-def test_a_probe_that_is_interrupted_says_how_it_goes_on(chat: ChatServer, tmp_path: Path) -> None:
-    """With the command that was entered; SIGTERM, which clusters send, ends it as Ctrl-C does."""
+def test_an_interrupted_probe_prints_how_to_resume(chat: ChatServer, tmp_path: Path) -> None:
+    """The printed command is the one entered plus --resume, also after SIGTERM, which cluster schedulers send."""
     chat.reset(str, lambda number, body: 0.2)
     command = [PROGRAM, "probe", "--model", f"m@{chat.url}", "--tasks", "gcd", "--levels", "0", "-n", "40", "-r", "4",
                "--output-dir", str(tmp_path / "a probe")]  # fmt: skip
     process = _started(chat, command, 100)
     process.terminate()
-    *_, told, last = process.communicate(timeout=60)[0].splitlines()
+    *_, hint, last = process.communicate(timeout=60)[0].splitlines()
     assert (process.returncode, last) == (130, "interrupted")
-    assert shlex.split(told.rpartition("resume with ")[2]) == [entered("rg-env"), *command[1:], "--resume"]
+    assert shlex.split(hint.rpartition("resume with ")[2]) == [entered("rg-env"), *command[1:], "--resume"]
 
 
-# Accidents from outside
+# External failures
 
 
-def test_a_folder_that_is_removed_or_renamed_is_told(chat: ChatServer, tmp_path: Path) -> None:
-    """If it is removed, the evaluation stops at once, because later answers could not be saved. If it is renamed, it
-    continues there."""
+def test_a_folder_that_is_removed_or_renamed_is_reported(chat: ChatServer, tmp_path: Path) -> None:
+    """If the folder is removed, the evaluation stops at once, because further answers could not be saved. If it is
+    renamed, rollouts are saved in the renamed folder."""
     chat.reset(half, lambda number, body: shutil.rmtree(tmp_path / "e") if number == 5 else None)
     with pytest.raises(OutputFolderError, match=r"rollouts\.jsonl was removed during the evaluation"):
         _run(_config(chat, tmp_path / "e", "requests.concurrency=2", n=40))
@@ -284,7 +287,7 @@ def test_a_folder_that_is_removed_or_renamed_is_told(chat: ChatServer, tmp_path:
 def test_a_failed_start_leaves_the_folder_as_it_was(
     chat: ChatServer, existed: bool, tmp_path: Path, rg_env: RgEnv
 ) -> None:
-    """The corrected command can use the same folder. Answers are kept."""
+    """The corrected command can use the same folder, and answers are kept if there are any."""
     folder = tmp_path / "new" / "e"
     if existed:
         folder.mkdir(parents=True)
@@ -300,8 +303,10 @@ def test_a_failed_start_leaves_the_folder_as_it_was(
     assert rg_env(*arguments, "--resume")[0] == 0
 
 
-def test_a_full_disk_is_told_and_the_evaluation_goes_on_later(chat: ChatServer, tmp_path: Path, rg_env: RgEnv) -> None:
-    """Only the answer whose line did not fit is requested again."""
+def test_a_full_disk_is_reported_and_the_evaluation_can_be_resumed(
+    chat: ChatServer, tmp_path: Path, rg_env: RgEnv
+) -> None:
+    """Only the answers that did not fit are requested again."""
     chat.reset(lambda question: "x" * 30_000)
     arguments = ["eval", *_arguments(chat, tmp_path / "e", "requests.concurrency=2", n=8)]
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -315,15 +320,15 @@ def test_a_full_disk_is_told_and_the_evaluation_goes_on_later(chat: ChatServer, 
     chat.reset(lambda question: "y")
     code, _, error = rg_env(*arguments, "--resume")
     assert (code, error) == (0, "")
-    # A request of before may have been on its way still.
+    # A request of the failed evaluation may have arrived after the reset.
     assert len(chat.requests) - 1 <= 8 - 3 <= len(chat.requests)
     assert [len(each["completion"]) for each in _records(tmp_path / "e")] == [30_000] * 3 + [1] * 5
 
 
-def test_rollouts_of_other_questions_are_counted_as_such(
+def test_rollouts_of_other_questions_are_reported(
     chat: ChatServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """For example, lines of another version: they are requested again, with a notice."""
+    """Such rollouts, for example of another version's questions, are reported and requested again."""
     chat.reset(half)
     config = _config(chat, tmp_path / "e", n=4)
     _run(config)
@@ -335,7 +340,8 @@ def test_rollouts_of_other_questions_are_counted_as_such(
 
 
 def test_a_closed_output_loses_no_results(chat: ChatServer, tmp_path: Path) -> None:
-    """If the reader closes the pipe during the evaluation, the files are still written, and then it exits as usual."""
+    """If the reader closes the pipe during the evaluation, all files are still written, and the exit code is that of
+    SIGPIPE."""
     chat.reset(half, lambda number, body: 0.05)
     command = [PROGRAM, "eval", *_arguments(chat, tmp_path / "e", n=4)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -351,8 +357,8 @@ class _Terminal(io.StringIO):
         return True
 
 
-def test_names_are_no_markup(chat: ChatServer, tmp_path: Path) -> None:
-    """On a terminal, with bars."""
+def test_names_are_not_interpreted_as_markup(chat: ChatServer, tmp_path: Path) -> None:
+    """Model names that look like rich markup are shown literally next to progress bars."""
     chat.reset(half)
     names = ["[/b]x", "[red]x[/red]"]
     models = {name: {"model": "m", "url": chat.url} for name in names}
@@ -373,7 +379,7 @@ def test_names_are_no_markup(chat: ChatServer, tmp_path: Path) -> None:
 def test_a_missing_package_is_reported_before_any_call(
     chat: ChatServer, package: str, arguments: list[str], extra: str, tmp_path: Path
 ) -> None:
-    """In one line, with the command that installs it."""
+    """The error has one line, with the command that installs the package."""
     chat.reset(half)
     code = f"import sys; sys.modules['{package}'] = None; from rg_env.cli.main import main; main()"
     if arguments[0] != "plot":

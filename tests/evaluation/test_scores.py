@@ -1,4 +1,4 @@
-"""Figures of answers against their definitions, which answers are missing, and records that survive interrupts."""
+"""Tests of scores against their definitions, of missing answers, and of records that survive interruptions."""
 
 import json
 import math
@@ -21,7 +21,7 @@ from rg_env.evaluation.scores import STATUSES, scores_of, usage_of
 from rg_env.inference.protocol import Sampling
 
 Made = list[list[tuple[str, float, int | None, bool | None]]]
-"""By question, of each answer: status, reward, tokens, whether it was cut off."""
+"""Status, reward, tokens and truncation of each answer, grouped by question."""
 
 
 def _work(questions: int, times: int, left_out: frozenset[int] = frozenset()) -> TaskWork:
@@ -50,7 +50,7 @@ Answers = st.tuples(
 )
 @settings(max_examples=60, deadline=None)
 def test_scores_are_means_of_the_answers(made: Made, rng: random.Random) -> None:
-    """Whatever their order; a failed call is a wrong answer that is counted; what is not known is left out."""
+    """The order does not matter. A failed call counts as a wrong answer, and unknown values are excluded from means."""
     times = len(made[0])
     work = _work(len(made), times)
     records = [_record(work, n, k, *answer) for n, answers in enumerate(made) for k, answer in enumerate(answers)]
@@ -80,7 +80,8 @@ def test_scores_are_means_of_the_answers(made: Made, rng: random.Random) -> None
 
 
 def test_missing_and_failed_answers_are_open() -> None:
-    """Not those to questions that are left out, and no records of anything else. A later record replaces the first."""
+    """Questions that are left out are not open, and records of other rollouts are ignored. A later record replaces an
+    earlier one."""
     work = _work(3, 2, frozenset({1}))
     assert [key[1:] for key in work.open()] == [(0, 0), (0, 1), (2, 0), (2, 1)]
     assert (len(work.keys), work.left_out) == (4, 1)
@@ -111,7 +112,7 @@ KNOWN = {**Answer()._asdict(), "model": "m", "task": "t", "draw": "sampled", "ro
 
 
 def _added(path: Path, *texts: str) -> list[str]:
-    """The texts in the file, with new ones, as they are read again."""
+    """Add texts to the file and return all texts read back from it."""
     with record_file(path, [work := TaskWork("m", QUESTIONS, Sampling(), 9)]):
         for text in texts:
             work.keep({**KNOWN, "rollout": 0, "completion": text})
@@ -128,13 +129,13 @@ def test_any_text_survives_and_a_broken_line_does_not(tmp_path_factory: Any, tex
     content = path.read_bytes()
     path.write_bytes(content[: min(cut, len(content))])
     whole = content[: min(cut, len(content))].count(b"\n")
-    *before, last = _added(path, "a\ud800b")  # a lone surrogate, as a server may send it in JSON
+    *before, last = _added(path, "a\ud800b")  # a lone surrogate, which a server can send in JSON
     assert (before, last[0]) == (texts[:whole], "a")
 
 
 @pytest.mark.parametrize("line", ["{", "[]", "null", '{"model": "m", "task": "t"}', '{"model": []}', "\x00"])
-def test_a_damaged_line_is_one_error(tmp_path: Path, line: str) -> None:
-    """Nothing is left out in silence."""
+def test_a_damaged_line_is_an_error(tmp_path: Path, line: str) -> None:
+    """Damaged lines are never skipped silently."""
     path = tmp_path / "rollouts.jsonl"
     path.write_text(f"{json.dumps({**KNOWN, 'rollout': 0, 'completion': ''})}\n{line}\n")
     with pytest.raises(InputError, match=r"rollouts\.jsonl is damaged: (line 2|a record)"):

@@ -1,4 +1,5 @@
-"""The task files in `configs/lm_eval`, through lm-eval itself, on data of the real data sets' form; and bad ones."""
+"""Tests of the task files in `configs/lm_eval` and of invalid ones in lm-eval itself, on data with the real data sets'
+columns."""
 
 import json
 import os
@@ -72,7 +73,7 @@ BAD = {
 
 @pytest.fixture(scope="module")
 def probed(tmp_path_factory: pytest.TempPathFactory, offline: None) -> dict[str, Any]:
-    """What lm-eval makes of the shipped task files and of bad ones, on data of the real data sets' form."""
+    """Return lm-eval's requests and scores for the shipped task files, and its errors for invalid ones."""
     out = tmp_path_factory.mktemp("probe")
     for name, text in BAD.items():
         head = f"task: {name}\ndataset_path: bad\ntest_split: test\ndoc_to_text: '{{{{question}}}}'\n"
@@ -127,9 +128,9 @@ def _scores(found: dict[str, Any]) -> dict[tuple[str, str, str], tuple[float, in
 
 
 @pytest.mark.slow
-def test_shipped_tasks_put_the_prompt_of_training(probed: dict[str, Any]) -> None:
-    """As a system message, word for word; and end where the answer does. A run's prompt replaces it, in the tasks of a
-    group too; all else stays."""
+def test_shipped_tasks_use_the_training_prompt(probed: dict[str, Any]) -> None:
+    """The system message is the training prompt, verbatim. A run's own prompt replaces it in every task of a group and
+    changes nothing else."""
     import yaml
 
     prompt = yaml.safe_load((ROOT / "configs/prompts/deepseek_zero.yaml").read_text())["prompt"]["system_prompt"]
@@ -143,8 +144,8 @@ def test_shipped_tasks_put_the_prompt_of_training(probed: dict[str, Any]) -> Non
 
 
 @pytest.mark.slow
-def test_gsm8k_shows_examples_in_the_form_that_it_asks_for(probed: dict[str, Any]) -> None:
-    """And takes the last number of the answer tag, or of the text."""
+def test_gsm8k_shows_examples_in_the_requested_format(probed: dict[str, Any]) -> None:
+    """The graders use the last number in the answer tag or in the text."""
     found = probed["gsm8k_rg"]
     chat = found["requests"][0]["chat"]
     assert len(chat) == 1 + 2 * 8 + 1
@@ -160,8 +161,8 @@ def test_gsm8k_shows_examples_in_the_form_that_it_asks_for(probed: dict[str, Any
 
 
 @pytest.mark.slow
-def test_math_is_graded_by_its_sentence_and_by_its_mathematics(probed: dict[str, Any]) -> None:
-    """All seven subjects, each with the same three questions here."""
+def test_math_is_graded_by_exact_match_and_by_math_verify(probed: dict[str, Any]) -> None:
+    """All seven subjects are included, here with the same three questions."""
     found = probed["math_rg"]
     assert found["requests"][0]["chat"][1]["content"].startswith("What is half of one?\n\nWrite nothing between the")
     assert len(found["requests"]) == 7 * 3
@@ -172,12 +173,12 @@ def test_math_is_graded_by_its_sentence_and_by_its_mathematics(probed: dict[str,
 
 
 @pytest.mark.slow
-def test_mmlu_pro_takes_the_letter_of_the_answer_tag(probed: dict[str, Any]) -> None:
-    """All fourteen subjects; lm-eval's own task of that name is as lm-eval has it."""
+def test_mmlu_pro_grades_the_letter_in_the_answer_tag(probed: dict[str, Any]) -> None:
+    """All fourteen subjects are included, and lm-eval's own mmlu_pro is unchanged."""
     found = probed["mmlu_pro_rg"]
-    asked = found["requests"][0]["chat"]
-    assert [each["role"] for each in asked] == ["system", "user"]
-    assert asked[1]["content"] == "Of biology?\n\nA. no\nB. yes\nC. both\n\nAnswer with the letter of the right option."
+    chat = found["requests"][0]["chat"]
+    assert [each["role"] for each in chat] == ["system", "user"]
+    assert chat[1]["content"] == "Of biology?\n\nA. no\nB. yes\nC. both\n\nAnswer with the letter of the right option."
     assert _scores(found)["mmlu_pro_rg", "exact_match", "strict-match"] == (pytest.approx(12 / 14), 14)
     theirs = probed["mmlu_pro"]
     assert _scores(theirs)["mmlu_pro", "exact_match", "custom-extract"] == (1.0, 14)
@@ -186,7 +187,7 @@ def test_mmlu_pro_takes_the_letter_of_the_answer_tag(probed: dict[str, Any]) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("gsm8k_platinum_cot", r"cannot be loaded: Couldn't reach 'madrylab/gsm8k-platinum' on the Hub \(datasets"),
         ("bad_choice", r"bad_choice is scored by the likelihood of given answers \(multiple_choice\)"),
@@ -194,7 +195,7 @@ def test_mmlu_pro_takes_the_letter_of_the_answer_tag(probed: dict[str, Any]) -> 
         ("bad_prefix", r"bad_prefix sets gen_prefix"),
     ],
 )
-def test_what_cannot_be_asked_is_told(probed: dict[str, Any], name: str, told: str) -> None:
-    """In one line, before a model is loaded."""
-    assert re.search(told, probed[name]["refused"])
+def test_unsupported_benchmarks_are_reported(probed: dict[str, Any], name: str, message: str) -> None:
+    """The reason has one line and is found before a model is loaded."""
+    assert re.search(message, probed[name]["refused"])
     assert "\n" not in probed[name]["refused"]

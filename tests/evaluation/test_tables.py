@@ -1,4 +1,4 @@
-"""The tables of an evaluation, on the console and in `summary.md`, and published accuracies next to ours."""
+"""Tests of an evaluation's tables on the console and in `summary.md`, and of comparisons with published accuracies."""
 
 import io
 import json
@@ -23,7 +23,7 @@ LEAST = ["models={base: tiny, new: other}", "tasks=[leg_counting, maze]"]
 
 
 def _texts(results: Results) -> list[list[str]]:
-    """Lines of the console's tables and of summary.md, cells with one space between."""
+    """Return the lines of the console's tables and of summary.md, with cells separated by single spaces."""
     console = Console(file=io.StringIO(), width=80)
     print_results(results, console)
     printed: str = console.file.getvalue()  # type: ignore[attr-defined]
@@ -34,7 +34,6 @@ def _texts(results: Results) -> list[list[str]]:
 
 
 def test_reward_and_pass_at_k_are_means_over_tasks_and_left_out_questions_are_summed() -> None:
-    """They are of each task in the files alone."""
     first = {"a": model_result(0.5, reward=0.6, pass_at_k={"pass@1": 0.5, "pass@2": 0.7, "pass@4": 0.9}, left_out=3),
              "b": model_result(0.1, reward=-0.2, pass_at_k={"pass@1": 0.5, "pass@2": 0.1, "pass@4": 0.1})}  # fmt: skip
     second = {"a": model_result(0.5, reward=0.8, pass_at_k={"pass@1": 0.5, "pass@2": 0.5, "pass@4": 0.6}, left_out=1),
@@ -45,23 +44,23 @@ def test_reward_and_pass_at_k_are_means_over_tasks_and_left_out_questions_are_su
 
 
 def test_the_number_of_questions_is_a_range_if_models_answered_different_numbers() -> None:
-    """A model skips the questions that it was trained on."""
+    """Models skip questions that they were trained on, so their numbers can differ."""
     skips = {"a": model_result(0.5, n=20), "b": model_result(0.5, n=8), "c": model_result(0.5, n=20)}
     for models, n in ((skips, "8 to 20"), ({"a": model_result(0.5, n=20)}, "20")):
         for lines in _texts(all_results([task_results(models)])):
             assert [line for line in lines if line.startswith(f"maze {n} ")]
 
 
-def test_the_table_explains_its_words_and_has_no_empty_rows() -> None:
-    """One answer a question has no pass@k."""
+def test_the_table_explains_its_terms_and_has_no_empty_rows() -> None:
+    """With one answer per question, for example, there are no rows for pass@k."""
     for lines in _texts(all_results([task_results({"a": 0.5})])):
         for words in ("clustered by question", "best constant answer", "(1 - constant)", "was trained on"):
             assert words in " ".join(lines)
         assert not [line for line in lines if line.startswith(("pass@", "left out", "failed calls", "cost "))]
 
 
-def test_no_questions_are_said_to_be_left_out_if_the_overlap_is_unknown() -> None:
-    """Neither in the tables nor in a report; a note names the model instead."""
+def test_no_left_out_questions_are_reported_if_the_overlap_is_unknown() -> None:
+    """A note names the model instead, and the statement is missing from the tables and the report."""
     note = "a: its training questions are not recorded, so its overlap with the questions is unknown"
     results = all_results([task_results({"a": 0.5})], notes=[note])
     page = Page("", "")
@@ -80,14 +79,14 @@ def table(rows: dict[str, Any], **changes: Any) -> dict[str, PublishedTable]:
 
 
 def figure(theirs: float, ours: float, n: int = 100, **changes: Any) -> PublishedFigure:
-    """One published figure of a task that we ask `n` questions of."""
+    """Compare one published accuracy with ours on `n` questions."""
     tasks = {"maze": task_results({"base": model_result(ours, n)})}
     (found,) = compare(table({"maze": {"accuracy": {"base": theirs}}}, **changes), tasks)
     return found
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"),
+    ("rows", "message"),
     [
         ("{}", "published.p.rows = {} @ command line: must contain at least 1 item"),
         ("{maze: {accuracy: {base: 16.7}}}", "base = 16.7 @ command line: must be at most 1"),
@@ -100,18 +99,18 @@ def figure(theirs: float, ours: float, n: int = 100, **changes: Any) -> Publishe
         ("{all: {tasks: [maze, maze], accuracy: {base: 0.5}}}", "names a task twice"),
     ],
 )  # fmt: skip
-def test_what_is_not_evaluated_cannot_be_compared(rows: str, told: str) -> None:
-    """A wrong model or task name, or percentages instead of fractions: one line with the location."""
+def test_only_evaluated_models_and_tasks_can_be_compared(rows: str, message: str) -> None:
+    """Wrong model or task names and percentages instead of fractions are reported with their location."""
     with pytest.raises(ConfigError) as caught:
         eval_config_of([*LEAST, f"published.p={{rows: {rows}, source: s, tolerance: 0.1}}"])
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("theirs", "ours", "n", "verdict"),
     [
         (0.50, 0.52, 100, "within_tolerance"),
-        (0.50, 0.55, 10_000, "within_tolerance"),  # at its very edge, however sure the difference is
+        (0.50, 0.55, 10_000, "within_tolerance"),  # exactly at the tolerance, although the difference is significant
         (0.60, 0.65, 10_000, "within_tolerance"),
         (0.50, 0.60, 100, "within_chance"),
         (0.50, 0.40, 100, "within_chance"),
@@ -130,8 +129,9 @@ def test_the_verdict(theirs: float, ours: float, n: int, verdict: str) -> None:
     assert (verdict == "beyond") <= (not low <= 0 <= high)
 
 
-def test_the_difference_is_as_unsure_as_both_figures() -> None:
-    """As Newcombe has it, from Wilson's interval of theirs and from ours; without its n a figure counts as exact."""
+def test_the_interval_of_the_difference_reflects_both_figures() -> None:
+    """The interval is Newcombe's, from our interval and Wilson's interval of the published figure, which counts as
+    exact if its n is unknown."""
     found, exact = figure(0.6, 0.8, 70, num_examples=80), figure(0.6, 0.8, 70, num_examples=None)
     ours = found.interval
     wilson = (0.4904, 0.7004)  # of 48 of 80
@@ -142,8 +142,8 @@ def test_the_difference_is_as_unsure_as_both_figures() -> None:
     assert (found.published_n, exact.published_n, found.n) == (80, None, 70)
 
 
-def test_a_row_of_several_tasks_is_their_mean() -> None:
-    """Each task counts the same, whatever its number of questions, and both samples are those of all of them."""
+def test_a_row_of_several_tasks_has_their_mean() -> None:
+    """Tasks have equal weight whatever their number of questions, and the row's n is the sum over its tasks."""
     tasks = {
         "maze": task_results({"base": model_result(0.2, 20), "new": model_result(0.9)}),
         "gcd": task_results({"base": model_result(0.6, 60), "new": model_result(0.9)}, "gcd"),
@@ -157,7 +157,7 @@ def test_a_row_of_several_tasks_is_their_mean() -> None:
 
 
 def test_published_figures_are_in_the_tables() -> None:
-    """Without them, there is no such part."""
+    """Without published figures, the section is missing."""
     tasks = {"maze": task_results({"base": model_result(0.5, 100), "new": model_result(0.9, 100)})}
     rows = {"maze": {"accuracy": {"base": 0.48, "new": 0.5}}}
     results = all_results([*tasks.values()], published=compare(table(rows, source="arXiv [1]"), tasks))
@@ -172,7 +172,7 @@ def test_published_figures_are_in_the_tables() -> None:
 
 
 def test_the_papers_figures_are_within_their_sources_resolution() -> None:
-    """Each is a mean of 3 answers to each question, rounded to a tenth of a percent."""
+    """Each is a mean of 3 answers per question, rounded to a tenth of a percent."""
     for file, models in (("paper_tables", 1), ("paper_tables_trained", 10)):
         config = load_eval_config(CONFIGS / f"{file}.yaml")
         found = {name for each in config.published.values() for row in each.rows.values() for name in row.accuracy}
@@ -186,9 +186,11 @@ def test_the_papers_figures_are_within_their_sources_resolution() -> None:
 
 
 @pytest.mark.slow
-def test_the_tiny_policy_beside_figures_of_ours(tmp_path: Path, rg_env: Callable[..., tuple[int, str, str]]) -> None:
-    """A whole evaluation with each task's own settings, and exit code 0 for any verdict; another config for comparison
-    reuses the same rollouts."""
+def test_the_tiny_policy_is_compared_with_published_figures(
+    tmp_path: Path, rg_env: Callable[..., tuple[int, str, str]]
+) -> None:
+    """The exit code is 0 for any verdict, each task has its own settings, and resuming with another tolerance reuses
+    the rollouts."""
     rows = {"leg_counting": {"accuracy": {"policy": 1.0}}, "short": {"accuracy": {"policy": 0.0}},
             "all": {"tasks": ["leg_counting", "short"], "accuracy": {"policy": 1.0}}}  # fmt: skip
     short = "{task: chain_sum, config: {max_terms: 2, max_digits: 1, min_digits: 1}, sampling: {max_tokens: 1}}"

@@ -1,4 +1,4 @@
-"""A checkpoint is evaluated as it was trained, unless the config sets something else: on real runs of one step."""
+"""Tests of evaluating a checkpoint with the settings of its training run, on real runs of one step."""
 
 import json
 import shutil
@@ -50,8 +50,8 @@ def _all(folder: Path) -> Results:
 
 
 @pytest.mark.slow
-def test_without_options_the_figures_are_the_runs_own(run: Path, tmp_path: Path) -> None:
-    """To the answer, on all of its tasks, held-out ones and labels among them: the embedded engine, on a CPU."""
+def test_without_options_the_results_equal_the_runs_own(run: Path, tmp_path: Path) -> None:
+    """Every answer is identical, on held-out and labeled tasks too, with the embedded engine on a CPU."""
     assert command(["eval", "--models", str(run), "--output-dir", str(tmp_path / "e")]) == 0
     ours, theirs = _all(tmp_path / "e"), read_results(run / "eval_results" / "eval_step_1.json")
     assert set(ours.tasks) == set(theirs.tasks) == {"leg_counting", "chain_sum", "simple_equations", "short"}
@@ -66,8 +66,9 @@ def test_without_options_the_figures_are_the_runs_own(run: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_what_is_left_open_is_as_in_the_run(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """For the model it is compared with, too; the files say so. A run's folder means its last checkpoint."""
+def test_unset_options_are_those_of_the_run(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """These settings also apply to the model that it is compared with, and a note reports them. A run's folder means
+    its last checkpoint."""
     results, folder = run_evaluation(_config(tmp_path / "e", {"base": "tiny", "ours": str(run)}))
     task = results.tasks["leg_counting"]
     assert (task.system_prompt, task.grading, task.sampling.max_tokens) == (PROMPT, "partial", 33)
@@ -89,7 +90,7 @@ def test_what_is_left_open_is_as_in_the_run(run: Path, tmp_path: Path, capsys: p
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [None, 3, 50])
 def test_the_number_of_questions_applies_to_the_runs_own_tasks(run: Path, tmp_path: Path, number: int | None) -> None:
-    """To all of them, whether that is fewer or more questions than the run had; without it, the run's numbers apply."""
+    """The number applies to all tasks, whether higher or lower than in the run; the run's numbers are the default."""
     given = [] if number is None else [f"num_examples={number}"]
     models = json.dumps({"ours": str(run)})
     config, _ = as_trained(eval_config_of([f"models={models}", f"output.dir={tmp_path / 'e'}", *given]))
@@ -107,8 +108,8 @@ def test_a_checkpoint_without_its_run_is_noted(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_config_has_the_last_word(run: Path, tmp_path: Path) -> None:
-    """Its own values stay, and the difference is noted; models without a run change nothing."""
+def test_values_in_the_config_take_precedence(run: Path, tmp_path: Path) -> None:
+    """The config's own values have priority, and a note lists the differences. Models without a run change nothing."""
     own = ["grading=hardened", "sampling.max_tokens=90", "prompt.system_prompt=Think.", "rewards.correctness=1"]
     config, (first, second) = as_trained(_config(tmp_path, {"ours": str(run / "checkpoint-1")}, *own))
     assert (config.grading, config.sampling.max_tokens, config.prompt.system_prompt) == ("hardened", 90, "Think.")
@@ -125,14 +126,13 @@ def test_the_config_has_the_last_word(run: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_damaged_run_is_one_error(run: Path, tmp_path: Path) -> None:
-    """With the folder, and before anything is loaded."""
     copy = shutil.copytree(run, tmp_path / "run")
     (copy / "arguments.yaml").write_text("environment: {system_prompt: x}")
     with pytest.raises(InputError, match="is damaged: "):
         as_trained(_config(tmp_path / "e", {"ours": str(copy)}))
 
 
-# Questions to leave out
+# Questions that are left out
 
 
 REWARD = """
@@ -145,20 +145,21 @@ def shouts(completion):
 
 
 def test_custom_rewards_are_used_if_their_code_is_imported(run: Path, tmp_path: Path) -> None:
-    """Otherwise a note says so. The run's folder, which may be a download, never causes imports."""
+    """Otherwise, a note lists the missing rewards. Imports in the run's config are ignored, because the run may be a
+    download."""
     copy = shutil.copytree(run, tmp_path / "run")
     (tmp_path / "shouts.py").write_text(REWARD)
     config = yaml12.load((copy / "config.yaml").read_text())
     config |= {"imports": [str(tmp_path / "shouts.py")], "rewards": {"shouts": {"weight": 0.25}}}
     (copy / "config.yaml").write_text(yaml12.to_yaml(config))
-    asked = tmp_path / "eval.yaml"
-    asked.write_text(f"models: [{copy}]\noutput: {{dir: {tmp_path / 'e'}}}\n")
-    plain, notes = as_trained(load_eval_config(asked))
+    file = tmp_path / "eval.yaml"
+    file.write_text(f"models: [{copy}]\noutput: {{dir: {tmp_path / 'e'}}}\n")
+    plain, notes = as_trained(load_eval_config(file))
     assert "shouts" not in plain.rewards
     assert "run: evaluated without its training run's rewards, because their code is not imported (shouts)" in notes[0]
-    asked.write_text(asked.read_text() + "imports: [shouts.py]\n")
+    file.write_text(file.read_text() + "imports: [shouts.py]\n")
     with nothing_left():
-        complete, notes = as_trained(load_eval_config(asked))
+        complete, notes = as_trained(load_eval_config(file))
     assert complete.rewards["shouts"].weight == 0.25
     assert not any("not imported" in note for note in notes)
 
@@ -174,20 +175,20 @@ def _checkpoint(folder: Path, rows: dict[str, Any] | None) -> str:
     return str(folder / "checkpoint-1")
 
 
-def test_problems_that_were_trained_on_are_left_out_in_any_order(tmp_path: Path) -> None:
-    """A run that was divided by question has seen some of them, with the numbers in this order or in another."""
+def test_problems_that_were_trained_on_are_left_out_in_any_order_of_numbers(tmp_path: Path) -> None:
+    """With split_by=question, a problem that was trained on is left out even if its numbers are in another order."""
     train, _, manifest = build_splits("lcm", 400, 0, 0, split_by="question")
-    asked = draw(eval_config_of(["models=tiny", "tasks=lcm", "num_examples=60", "eval_seed=7"]), "lcm")
+    questions = draw(eval_config_of(["models=tiny", "tasks=lcm", "num_examples=60", "eval_seed=7"]), "lcm")
     known = {_numbers(row) for row in train}
-    left_out = asked.among(trained_on(_checkpoint(tmp_path, manifest)))
-    assert left_out == {number for number, row in enumerate(asked.rows) if _numbers(row) in known}
+    left_out = questions.among(trained_on(_checkpoint(tmp_path, manifest)))
+    assert left_out == {number for number, row in enumerate(questions.rows) if _numbers(row) in known}
     words = {row["question"] for row in train}
-    assert any(asked.rows[number]["question"] not in words for number in left_out)
+    assert any(questions.rows[number]["question"] not in words for number in left_out)
 
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run on own data, with a held-out task."""
+    """Train on a file of one's own data, with a held-out task."""
     folder = tmp_path_factory.mktemp("own")
     rows = [{"problem": f"What is {a} + {b}?", "solution": f"#### {a + b}"} for a in range(1, 5) for b in range(1, 11)]
     (folder / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -220,7 +221,7 @@ def test_a_run_on_own_data_is_evaluated_on_it(own: Path, tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_any_model_is_evaluated_on_own_data(own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By an option; rows that a checkpoint was trained on are left out for it. Defects are reported in a dry run."""
+    """Rows that a checkpoint was trained on are left out for this checkpoint. A dry run reports errors in the data."""
     columns = ["data.question_column=problem", "data.answer_column=solution", "data.answer_after='####'"]
     arguments = ["eval", "--models", "tiny", str(own / "run"), "--data", str(own / "sums.jsonl"), *columns]
     assert command([*arguments, "-n", "100", "--output-dir", str(tmp_path / "e")]) == 0
@@ -237,8 +238,8 @@ def test_any_model_is_evaluated_on_own_data(own: Path, tmp_path: Path, capsys: p
 def test_own_data_that_was_changed_or_moved(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Changed evaluation questions are noted, and the questions of the training are still left out. A file that is not
-    here is one error with the remedy."""
+    """A note reports changed evaluation questions, and training questions are still left out. A missing file is
+    reported with a fix."""
     monkeypatch.chdir(tmp_path)
     copy = shutil.copytree(own / "run", tmp_path / "run")
     config = yaml12.load((copy / "config.yaml").read_text())
@@ -268,7 +269,7 @@ def test_own_data_that_was_changed_or_moved(
 
 
 def test_a_run_without_a_record_of_its_own_rows(tmp_path: Path) -> None:
-    """A note lists what is not known, and the error for missing tasks mentions data."""
+    """A note reports that the overlap is unknown, and the error for missing tasks mentions --data."""
     model = _checkpoint(tmp_path, None)
     (tmp_path / "config.yaml").write_text("data: x.csv")
     _, notes = as_trained(_config(tmp_path / "e", {"base": "tiny", "ours": model}))
@@ -277,8 +278,8 @@ def test_a_run_without_a_record_of_its_own_rows(tmp_path: Path) -> None:
         as_trained(eval_config_of([f"models={json.dumps({'ours': model})}", f"output.dir={tmp_path / 'e'}"]))
 
 
-def test_rows_of_the_users_own_and_damaged_manifests(tmp_path: Path) -> None:
-    """Nothing is known of the first; the second are an error."""
+def test_missing_and_damaged_manifests(tmp_path: Path) -> None:
+    """Without a record, no questions are left out; a damaged manifest is an error."""
     model = _checkpoint(tmp_path, None)
     assert trained_on(model) == trained_on(str(tmp_path)) == frozenset()
     for text in ('{"rows": {"splits": {"train": 3}}}', '{"rows": null, "own_rows": {"train": [{}]}}', "{", "[]"):

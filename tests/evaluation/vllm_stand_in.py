@@ -1,7 +1,7 @@
-"""Stand-in for the program `vllm` on a machine with GPUs: its arguments, addresses and HTTP responses, without a model.
+"""Stand-in for vLLM's server on a machine with GPUs: it takes the same arguments and answers requests without a model.
 
-What it was started with, and each request, is a line of the file that STAND_IN_LOG names; a model that STAND_IN_FAILS
-names ends at once.
+Writes its arguments and each request as lines to the file STAND_IN_LOG, and exits with an error if its model is
+STAND_IN_FAILS.
 """
 
 import argparse
@@ -14,12 +14,12 @@ from typing import Any
 from chat_server import ChatServer
 
 
-def note(**told: Any) -> None:
+def note(**fields: Any) -> None:
     with open(os.environ["STAND_IN_LOG"], "a") as log:
-        log.write(json.dumps({"gpu": os.environ["CUDA_VISIBLE_DEVICES"], "pid": os.getpid(), **told}) + "\n")
+        log.write(json.dumps({"gpu": os.environ["CUDA_VISIBLE_DEVICES"], "pid": os.getpid(), **fields}) + "\n")
 
 
-def asked(number: int, body: dict[str, Any]) -> float:
+def handle(number: int, body: dict[str, Any]) -> float:
     note(request=[message["role"] for message in body["messages"]])
     return 0.05
 
@@ -36,7 +36,7 @@ def main() -> None:
     if options.model == os.environ.get("STAND_IN_FAILS"):
         sys.exit("torch.OutOfMemoryError: there is not enough of it")
     served = options.lora_modules.split("=")[0] if options.lora_modules else options.model
-    with ChatServer(lambda question: "<answer>1</answer>", model=served, trouble=asked, port=options.port):
+    with ChatServer(lambda question: "<answer>1</answer>", model=served, trouble=handle, port=options.port):
         signal.pause()
 
 

@@ -1,4 +1,4 @@
-"""Learning curves: what is read from runs, and what is drawn."""
+"""Tests of how learning curves are read from runs and drawn."""
 
 import json
 import math
@@ -49,7 +49,7 @@ def test_reward_and_accuracy_are_read_by_step(tmp_path: Path) -> None:
     ],
 )
 def test_other_files_are_refused(text: str | None, message: str, tmp_path: Path) -> None:
-    """Such as rollouts, which have steps and rewards too."""
+    """Rollouts are rejected even though they also have steps and rewards."""
     file = tmp_path / "metrics.jsonl"
     if text is not None:
         file.write_text(text)
@@ -60,7 +60,7 @@ def test_other_files_are_refused(text: str | None, message: str, tmp_path: Path)
 
 
 def runs(count: int, steps: int = 10) -> list[Curve]:
-    """Runs that each end higher than the one before, with two evaluations each."""
+    """Return runs with two evaluations each, each run ending higher than the one before."""
     return [
         Curve(
             f"run_{number}",
@@ -78,31 +78,31 @@ def drawn(curves: list[Curve], folder: Path, title: str | None = None) -> Pictur
 
 
 def test_each_of_a_few_runs_has_a_color(tmp_path: Path) -> None:
-    """In both panels, and in the legend; accuracies end where they do."""
+    """The colors are used in both panels and in the legend, and each accuracy curve ends at its value."""
     picture = drawn(runs(7), tmp_path)
     assert [*filter(RUN.fullmatch, picture.words)] == [f"run_{number}" for number in range(7)]
     assert "7 runs" in picture.words
     low, high = (max(each.y for each in picture.texts if each.text == text) for text in ("0.0", "1.0"))
     for number, color in enumerate(COLORS):
         marks = picture.marks(color.lower())
-        assert len(marks) == 10 + 2 + 1  # rewards, accuracies, the legend's
+        assert len(marks) == 10 + 2 + 1  # rewards, accuracies and the legend
         zero, end = marks[10][1], marks[11][1]
         assert (zero - end) / (low - high) == pytest.approx(number / 100, abs=1e-3)
 
 
 def test_intervals_are_bands_around_the_accuracies(tmp_path: Path) -> None:
-    """Each run's interval has its color, if its evaluations are known."""
+    """A run has a band in its color if the intervals of its evaluations are known."""
     curves = [Curve(each.name, each.values, {0: (0.0, 0.25), 10: (0.5, 1.0)} if number else {}, 9, "asked")
               for number, each in enumerate(runs(2))]  # fmt: skip
     picture = drawn(curves, tmp_path)
     ticks = sorted((each.x, each.y, each.text) for each in picture.texts if each.text in ("0.0", "1.0"))
-    (_, low, _), (_, high, _) = sorted(ticks[-2:], key=lambda tick: tick[2])  # of the panel on the right
+    (_, low, _), (_, high, _) = sorted(ticks[-2:], key=lambda tick: tick[2])  # the right panel's axis
     (band,) = picture.bands(COLORS[1].lower())
-    text = 3.0  # half the height of a tick's label
+    text = 3.0  # half the height of a tick label
     assert (band.top, band.bottom) == (pytest.approx(high - text, abs=1.5), pytest.approx(low - text, abs=1.5))
     assert picture.bands(COLORS[0].lower()) == []
     assert "optimizer step (shaded: 95% intervals)" in picture.words
-    assert "optimizer step" in picture.words  # of rewards, which have none
+    assert "optimizer step" in picture.words  # label of the reward panel, which has no bands
 
 
 def test_one_run_is_named_by_the_title(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_one_run_is_named_by_the_title(tmp_path: Path) -> None:
 
 
 def test_many_runs_are_grey_with_their_mean(tmp_path: Path) -> None:
-    """The legend names those that end highest and lowest; the reward breaks ties."""
+    """The legend names the runs that end highest and lowest; the reward breaks ties."""
     ties = [Curve(each.name, {**each.values, "eval/accuracy": {0: 0.5}}) for each in runs(10)[::-1]]
     assert [*filter(RUN.fullmatch, drawn(ties, tmp_path).words)] == ["run_9", "run_0"]
     picture = drawn(runs(20), tmp_path)
@@ -130,6 +130,6 @@ def test_many_runs_are_grey_with_their_mean(tmp_path: Path) -> None:
     )
     assert len([each for each in picture.root.iter() if f"stroke: {GREY}" in each.get("style", "")]) == 2 * 20 + 1
     mean = picture.lines("#000000", 2.4)
-    assert len(mean) == 2 + 1  # and the legend's
+    assert len(mean) == 2 + 1  # two panels and the legend
     low, high = (max(each.y for each in picture.texts if each.text == text) for text in ("0.0", "1.0"))
     assert (mean[1].bottom - mean[1].top) / (low - high) == pytest.approx(0.095, abs=1e-3)

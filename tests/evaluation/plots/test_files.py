@@ -1,4 +1,4 @@
-"""`rg-env plot` as it is typed: what is drawn, which files belong together, other names, and mistakes."""
+"""Tests of the `rg-env plot` command: input files, options, new names and mistakes."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """The working directory."""
+    """Run each test in an empty working directory."""
     with contextlib.chdir(tmp_path):
         yield tmp_path
 
@@ -33,7 +33,7 @@ def write(name: str, results: TaskResults | Results) -> str:
 
 
 def write_run(name: str, reward: float = 0.5, problems: int = 0) -> str:
-    """The metrics of a run; with an evaluation on `problems` problems, if any."""
+    """Write a run's metrics and, with `problems`, an evaluation on that many problems."""
     file = Path(name)
     file.parent.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = [{"step": 0, "eval/accuracy": 0.1}, {"step": 1, "reward": reward}]
@@ -44,7 +44,7 @@ def write_run(name: str, reward: float = 0.5, problems: int = 0) -> str:
 
 
 def shown(words: list[str], file: str = "p.svg") -> list[str]:
-    """Which of these words are texts of the picture, in its order."""
+    """Return those of `words` that are texts in the plot, in the plot's order."""
     text = Path(file).read_text()
     return sorted((word for word in words if f">{word}</text>" in text), key=lambda word: text.index(f">{word}</text>"))
 
@@ -61,8 +61,8 @@ def test_the_plot_is_next_to_the_first_file(rg_env: Run) -> None:
 
 
 def test_options_change_what_is_drawn(rg_env: Run) -> None:
-    """Title, names typed and from a file, where names that are not in the plot do not matter, and the kind of file.
-    Models may also be renamed by their paths, as they were given to `rg-env eval --models`."""
+    """Options set the title, new names and the file format. Names can be given on the command line, by path as in
+    `rg-env eval --models`, and in a file, whose entries for other models are ignored."""
     paths = {"a": "outputs/a", "b=1": "outputs/b", "c": "outputs/c"}
     models = {name: model_result(0.5).model_copy(update={"source": path}) for name, path in paths.items()}
     file = write("r.json", task_results(models))
@@ -83,8 +83,8 @@ def test_a_rename_file_without_effect_is_noted(rg_env: Run) -> None:
     assert Path("p.svg").exists()
 
 
-def test_a_folder_stands_for_its_files(rg_env: Run) -> None:
-    """The metrics of a run, and the newest results of an evaluation."""
+def test_a_folder_can_be_given_instead_of_its_files(rg_env: Run) -> None:
+    """For a run, the metrics are plotted; for an evaluation, its newest results."""
     write_run("run/metrics.jsonl", problems=3)
     task = task_results({"a": 0.5})
     write("both/results_maze_1.json", task)
@@ -101,7 +101,7 @@ def test_a_folder_stands_for_its_files(rg_env: Run) -> None:
 
 
 def test_runs_are_named_by_their_folders_and_ordered_by_their_numbers(rg_env: Run) -> None:
-    """The shortest part of the path that is unique; a file given twice is one run."""
+    """A run's label is the shortest unique part of its path; a file given twice counts as one run."""
     names = ["x/lr=0.0001/metrics.jsonl", "y/lr=0.0001/metrics.jsonl", "x/lr=3e-05/metrics.jsonl", "x/own.jsonl"]
     files = [write_run(name) for name in names]
     code, _, notes = rg_env(
@@ -117,7 +117,8 @@ def test_runs_are_named_by_their_folders_and_ordered_by_their_numbers(rg_env: Ru
 
 
 def test_runs_that_were_not_evaluated_alike_are_labeled(rg_env: Run) -> None:
-    """In the plot and on standard error, with their numbers of problems; intervals are those of their evaluations."""
+    """The labels have the numbers of questions, and a note says that the accuracies are not comparable. Both disappear
+    once the questions are the same."""
     files = [write_run(f"{count}/metrics.jsonl", problems=count) for count in (3, 5)]
     code, _, notes = rg_env("plot", *files, "--output", "p.svg")
     assert (code, notes.count("\n")) == (0, 1)
@@ -132,8 +133,8 @@ def test_runs_that_were_not_evaluated_alike_are_labeled(rg_env: Run) -> None:
     assert shown(["3", "5"]) == ["3", "5"]
 
 
-def test_all_files_of_an_evaluation_make_one_plot(rg_env: Run) -> None:
-    """With the file of all tasks or without it; macro averages are those of the evaluation."""
+def test_all_files_of_an_evaluation_give_one_plot(rg_env: Run) -> None:
+    """The plot is the same with or without the results file of all tasks, including the macro averages."""
     accuracies = {"maze": {"a": 0.25, "b": 0.5}, "gcd": {"a": 0.75, "b": 1.0}}
     tasks = [task_results(models, task) for task, models in accuracies.items()]
     files = [write(f"results_{task.task}_1.json", task) for task in tasks]
@@ -173,7 +174,7 @@ def test_all_files_of_an_evaluation_make_one_plot(rg_env: Run) -> None:
     ],
 )
 def test_mistakes_are_one_line(arguments: str, message: str, rg_env: Run, folder: Path) -> None:
-    """With the exit code 2, and without a plot."""
+    """Each mistake exits with code 2 and does not write or change any file."""
     write("a.json", task_results({"a": 0.5}))
     write("b.json", task_results({"b": 0.5}))
     write("again.json", task_results({"a": 0.75}))
@@ -194,7 +195,7 @@ def test_mistakes_are_one_line(arguments: str, message: str, rg_env: Run, folder
 
 
 def test_a_damaged_file_is_one_error(rg_env: Run) -> None:
-    """By all that reads results, with file and place: figures that are not finite too."""
+    """`rg-env plot` and `rg-env report` report the same error, also for non-finite values."""
     text = all_results([task_results({"a": 0.5})]).model_dump_json()
     for damage in (
         text[:-9],
@@ -211,8 +212,8 @@ def test_a_damaged_file_is_one_error(rg_env: Run) -> None:
 
 
 @pytest.mark.parametrize("place", ["system_prompt", "key"])
-def test_errors_reach_a_terminal_without_its_codes(place: str, rg_env: Run) -> None:
-    """Texts of a file that errors quote are escaped."""
+def test_errors_contain_no_terminal_escapes(place: str, rg_env: Run) -> None:
+    """Errors escape the text that they quote from a file."""
     escapes = "\x1b[31mred\x07\x9b\u202e"
     values = json.loads(Path(write("a.json", task_results({"a": 0.5}))).read_text())
     if place == "system_prompt":
@@ -246,8 +247,8 @@ def test_models_that_were_evaluated_differently_are_not_compared(change: dict[st
     assert str(raised.value) == f"y.json cannot be compared with x.json on 'maze': {reason}"
 
 
-def test_models_of_all_files_are_there_once() -> None:
-    """In the order of the files."""
+def test_each_model_of_all_files_is_listed_once() -> None:
+    """Models are listed in the order of the files."""
     files = [all_results([task_results(dict.fromkeys(names, 0.5), task) for task in ("maze", "gcd")])
              for names in ("ba", "a", "ca")]  # fmt: skip
     results = merged({str(number): each for number, each in enumerate(files)})

@@ -1,4 +1,4 @@
-"""Plots of results, read back from SVG: places of models, lengths of bars and intervals, and texts."""
+"""Tests of plots of results, which are read back from SVG: positions of models, bars, intervals and texts."""
 
 import itertools
 import re
@@ -27,7 +27,7 @@ def drawn(results: Results | TaskResults, folder: Path, title: str | None = None
 
 
 def scale(picture: Picture) -> Any:
-    """From points to shares, by the axis of accuracy."""
+    """Return a function that converts x coordinates to accuracies, from the ticks of the axis."""
     left, right = picture.text("0").x, picture.text("1").x
     return lambda x: (x - left) / (right - left)
 
@@ -35,7 +35,7 @@ def scale(picture: Picture) -> Any:
 @settings(max_examples=10, deadline=None)
 @given(st.lists(st.tuples(SHARE, SHARE, SHARE).map(sorted), min_size=1, max_size=6), st.none() | SHARE)
 def test_bars_and_intervals_are_those_of_the_file(values: list[list[float]], floor: float | None) -> None:
-    """The best on top; each label on the height of its bar."""
+    """The best model is on top, and each label is at the height of its bar."""
     models = {
         name: model_result(middle, intervals={"accuracy": (low, high)})
         for name, (low, middle, high) in zip(NAMES, values, strict=False)
@@ -53,7 +53,7 @@ def test_bars_and_intervals_are_those_of_the_file(values: list[list[float]], flo
     assert [accuracies[each.text] for each in names] == [middle for _, middle, _ in ordered]
     for name, bar in zip(names, bars, strict=True):
         assert bar.top < name.y < bar.bottom
-    lines = picture.lines("#d55e00", 1.4)[:1]  # without the legend's
+    lines = picture.lines("#d55e00", 1.4)[:1]  # excluding the legend
     assert [share(line.left) for line in lines] == pytest.approx([] if floor is None else [floor], abs=1e-4)
 
 
@@ -76,8 +76,8 @@ def test_a_caption_names_questions_and_sampling(tmp_path: Path) -> None:
     assert not any("constant" in each for each in words)
 
 
-def test_few_models_on_few_tasks_are_dots_with_intervals(tmp_path: Path) -> None:
-    """Models by macro average, tasks by their mean; the macro average on top."""
+def test_few_models_on_few_tasks_are_drawn_as_dots_with_intervals(tmp_path: Path) -> None:
+    """Models are sorted by macro average and tasks by mean accuracy, below the row of macro averages."""
     accuracies = {"maze": {"a": 0.1, "b": 0.6}, "gcd": {"a": 0.7, "b": 0.9}, "lcm": {"a": 0.4, "b": 0.5}}
     tasks = [task_results(models, task, floor=None if task == "lcm" else 0.3) for task, models in accuracies.items()]
     picture = drawn(all_results(tasks), tmp_path)
@@ -87,7 +87,7 @@ def test_few_models_on_few_tasks_are_dots_with_intervals(tmp_path: Path) -> None
     share = scale(picture)
     for color, name, macro in ((COLORS[0], "b", 2 / 3), (COLORS[1], "a", 0.4)):
         expected = [macro, *(accuracies[task][name] for task in rows[1:])]
-        dots = picture.marks(color.lower())[2 * 4 : 3 * 4]  # after the caps of four intervals
+        dots = picture.marks(color.lower())[2 * 4 : 3 * 4]  # the caps of four intervals come first
         assert [share(x) for x, _ in dots] == pytest.approx(expected, abs=1e-3)
         intervals = picture.lines(color.lower(), 1.2)
         ends = [all_results(tasks).models[name].intervals["accuracy"]]
@@ -102,8 +102,8 @@ def test_few_models_on_few_tasks_are_dots_with_intervals(tmp_path: Path) -> None
     assert "n = 20 questions per task, 1 rollout each" in picture.words
 
 
-def test_the_average_of_a_training_run_leaves_held_out_tasks_out(tmp_path: Path) -> None:
-    """And says so."""
+def test_the_average_of_a_training_run_excludes_held_out_tasks(tmp_path: Path) -> None:
+    """The label of the average says that it covers training tasks."""
     answer = {"completion": "c", "reward": 0.0, "correct": True, "truncated": False}
     parts = {"gcd": "training", "lcm": "training", "maze": "held_out"}
     results = run_evaluation(0, [[{**answer, "part": part, "task": task}] for task, part in parts.items()])
@@ -113,8 +113,9 @@ def test_the_average_of_a_training_run_leaves_held_out_tasks_out(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("models", "tasks"), [(20, 30), (8, 2), (3, 90)])
-def test_many_are_a_table(models: int, tasks: int, tmp_path: Path) -> None:
-    """Sorted, with one number per cell and the intervals of the macro averages; nothing overflows or overlaps."""
+def test_many_models_or_tasks_are_drawn_as_a_table(models: int, tasks: int, tmp_path: Path) -> None:
+    """Rows and columns are sorted, each cell has one number, macro averages have intervals, and nothing overflows or
+    overlaps."""
     names, labels = [f"organisation/some-model-{n}" for n in range(models)], [f"task_{n}_" for n in range(tasks)]
     found = [
         task_results({name: (number + task) / 128 for number, name in enumerate(names)}, label)
@@ -137,7 +138,7 @@ def test_many_are_a_table(models: int, tasks: int, tmp_path: Path) -> None:
 
 
 def test_a_model_without_results_on_all_tasks_is_marked(tmp_path: Path) -> None:
-    """Its macro average is over fewer."""
+    """The label reports how many tasks its macro average covers."""
     tasks = [task_results({"a": model_result(0.5, failed=2), "b": 0.4}, "maze"), task_results({"a": 0.7}, "gcd")]
     words = drawn(all_results(tasks), tmp_path).words
     for start, end in (("0.400 [", "], 1 task"), ("0.600 [", "], 2 failed calls")):
@@ -151,7 +152,7 @@ def test_a_model_without_results_on_all_tasks_is_marked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["$\\frac{$ a\nb", "_hidden", "x" * 300, "%s {} \\ \u202e<b>&"])
 def test_names_are_shown_as_they_are(name: str, tmp_path: Path) -> None:
-    """Neither formulas nor errors."""
+    """Names with special characters are not interpreted as formulas and do not raise errors."""
     (label,) = short_names([name]).values()
     several = {name: 0.5, "base": 0.4}
     many = {**several, **dict.fromkeys(NAMES[:9], 0.3)}
@@ -163,7 +164,7 @@ def test_names_are_shown_as_they_are(name: str, tmp_path: Path) -> None:
 
 
 def test_a_long_title_takes_several_lines(tmp_path: Path) -> None:
-    """And sticks out of the picture nowhere, nor into it."""
+    """The lines stay within the picture and above the bars."""
     title = "all the words of a title that goes on " * 6
     picture = drawn(task_results({"a": 0.5}), tmp_path, title)
     lines = [each for each in picture.texts if each.text in title]
@@ -173,8 +174,8 @@ def test_a_long_title_takes_several_lines(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.text(max_size=60) | st.text("ab/", min_size=40, max_size=70), unique=True, max_size=12))
-def test_short_names_tell_all_apart(names: list[str]) -> None:
-    """Short ones, and on one line."""
+def test_short_names_are_distinct(names: list[str]) -> None:
+    """Each label is unique, short and on one line."""
     labels = short_names(names, 20)
     assert list(labels) == names
     assert len(set(labels.values())) == len(names)

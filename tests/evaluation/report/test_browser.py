@@ -1,4 +1,4 @@
-"""A report in a real headless Chromium: what is seen, what keys do, and what must never happen."""
+"""Tests of reports in headless Chromium: rendering, keyboard control, accessibility and security."""
 
 import json
 import shutil
@@ -41,18 +41,18 @@ FLAGS = (
 
 
 class Browser:
-    """One page at a time."""
+    """A browser with one open page."""
 
     def __init__(self, driver: Any):
         self.driver = driver
 
     def open(self, page: Path) -> "Browser":
-        """Reload the page without any state."""
+        """Load the page without any earlier state."""
         self.driver.get("about:blank")
         self.logs("browser")
         self.logs("performance")
         self.driver.get(page.absolute().as_uri())
-        deadline = time.monotonic() + 30  # on a busy machine, `get` returns before the script has run
+        deadline = time.monotonic() + 30  # on a busy machine, `get` returns before the page's script has run
         while not self.run("return document.documentElement.dataset.ready"):
             assert time.monotonic() < deadline, self.logs("browser")
             time.sleep(0.02)
@@ -63,7 +63,7 @@ class Browser:
         return found
 
     def requests(self) -> list[str]:
-        """Addresses that the page requested, except its own."""
+        """Return the URLs that the page requested, except its own."""
         events = [json.loads(entry["message"])["message"] for entry in self.logs("performance")]
         urls = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
         return [url for url in urls if not (url.startswith("file://") and url.endswith(".html"))]
@@ -72,7 +72,7 @@ class Browser:
         return self.driver.execute_script(script, *arguments)
 
     def text(self, css: str) -> str:
-        """All text of an element, folded away or not."""
+        """Return all text of an element, whether visible or collapsed."""
         return str(self.run("return document.querySelector(arguments[0]).textContent", css))
 
     def texts(self, css: str) -> list[str]:
@@ -80,7 +80,7 @@ class Browser:
         return list(self.run(script, css))
 
     def press(self, *keys: str) -> None:
-        """Where the focus is."""
+        """Send keys to the focused element."""
         for key in keys:
             self.driver.switch_to.active_element.send_keys(key)
 
@@ -99,14 +99,14 @@ class Browser:
         self.settle()
 
     def settle(self) -> None:
-        """Until what was typed has been taken up, which waits for more at first."""
+        """Wait until the page has handled the input, which it debounces."""
         self.driver.execute_async_script("setTimeout(arguments[0], 200)")
 
     def focus(self) -> str:
         return str(self.run("return document.activeElement.id"))
 
     def chosen(self) -> str:
-        """The selected row of the list, as a screen reader announces it."""
+        """Return the position of the selected row as a screen reader announces it."""
         row = self.run(
             "const row = document.getElementById(list.getAttribute('aria-activedescendant'));"
             "return row && row.getAttribute('aria-selected') === 'true' && row.getAttribute('aria-posinset')"
@@ -142,7 +142,7 @@ def evaluation_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def browser(driver: Any) -> Iterator[Browser]:
-    """No page may log an error or a warning."""
+    """Check that the page has not logged an error or a warning."""
     browser = Browser(driver)
     yield browser
     assert browser.logs("browser") == []
@@ -150,7 +150,7 @@ def browser(driver: Any) -> Iterator[Browser]:
 
 @pytest.fixture
 def in_browser(browser: Browser, tmp_path: Path) -> Callable[[list[dict[str, Any]]], Browser]:
-    """Opens the report of these rollouts of an evaluation."""
+    """Return a function that opens the report of an evaluation with these rollouts."""
 
     def call(records: list[dict[str, Any]]) -> Browser:
         write_lines(tmp_path / "rollouts.jsonl", records)
@@ -160,10 +160,10 @@ def in_browser(browser: Browser, tmp_path: Path) -> Callable[[list[dict[str, Any
 
 
 @pytest.mark.parametrize("kind", ["run_page", "evaluation_page"])
-def test_it_opens_without_errors_and_without_a_network(
+def test_page_opens_without_errors_or_network_access(
     browser: Browser, kind: str, request: pytest.FixtureRequest
 ) -> None:
-    """Everything is drawn, no warning is logged, and nothing but the file itself is requested."""
+    """All charts and tables are drawn without console messages, and only the file itself is requested."""
     browser.open(request.getfixturevalue(kind))
     wait = WebDriverWait(browser.driver, 10)
     wait.until(lambda _: browser.run("return document.querySelectorAll('#bars svg rect.bar').length") >= 2)
@@ -173,8 +173,8 @@ def test_it_opens_without_errors_and_without_a_network(
     assert browser.run("return performance.getEntriesByType('resource').length") == 0
 
 
-def test_curves_and_bars_say_the_figures(browser: Browser, run_page: Path) -> None:
-    """In words, too, for those who do not see them; steps are integers; any metric can be drawn."""
+def test_charts_have_text_alternatives(browser: Browser, run_page: Path) -> None:
+    """Charts have text alternatives, step ticks are integers, and any metric can be chosen."""
     browser.open(run_page)
     WebDriverWait(browser.driver, 10).until(lambda _: len(browser.texts("#charts .plot svg")) == 3)
     labels = browser.run("return [...document.querySelectorAll('.plot svg')].map((e) => e.getAttribute('aria-label'))")
@@ -192,8 +192,8 @@ def test_curves_and_bars_say_the_figures(browser: Browser, run_page: Path) -> No
     assert browser.focus() != "list"
 
 
-def test_what_models_wrote_is_shown_and_never_run(in_browser: Callable[..., Browser]) -> None:
-    """In every field: no script runs, no element is made, nothing is loaded, and the text is there to the letter."""
+def test_model_output_is_shown_and_never_run(in_browser: Callable[..., Browser]) -> None:
+    """In no field does hostile text run a script, create an element or load a resource; it is shown literally."""
     texts = ("question", "completion", "reasoning", "answer", "extracted", "model", "task", "detail", "status", "error")
     records = [evaluation_record("base", n, 0, True) | dict.fromkeys(texts, text) for n, text in enumerate(HOSTILE)]
     records += [evaluation_record("base", 0, 1, True) | {"rewards": {HOSTILE[3]: 1.0}}]
@@ -214,8 +214,8 @@ def test_what_models_wrote_is_shown_and_never_run(in_browser: Callable[..., Brow
     assert browser.requests() == []
 
 
-def test_the_policy_holds_should_the_escaping_fail(browser: Browser, run_page: Path, tmp_path: Path) -> None:
-    """Markup that somehow got into the page runs nothing, and cannot be made of text."""
+def test_content_security_policy_blocks_unescaped_markup(browser: Browser, run_page: Path, tmp_path: Path) -> None:
+    """Markup injected into the page runs nothing, and scripts cannot turn text into markup."""
     page = tmp_path / "broken.html"
     hostile = f"{HOSTILE[3]}{HOSTILE[0]}<iframe src='data:,x'></iframe>"
     page.write_text(run_page.read_text(encoding="utf-8").replace("<main>", f"<main>{hostile}"), encoding="utf-8")
@@ -227,8 +227,9 @@ def test_the_policy_holds_should_the_escaping_fail(browser: Browser, run_page: P
     assert sum("Content Security Policy" in entry["message"] for entry in browser.logs("browser")) >= 3
 
 
-def test_keys_walk_through_the_list(browser: Browser, evaluation_page: Path) -> None:
-    """j and k from anywhere, arrows and others in the list; / searches, Esc returns; the choice stays in sight."""
+def test_keys_move_through_the_list(browser: Browser, evaluation_page: Path) -> None:
+    """j and k work everywhere, and arrows, Home, End, g and G in the list; / starts a search and Esc leaves it. The
+    selected row stays visible."""
     browser.open(evaluation_page)
     browser.press("j", "j", "k")
     assert browser.chosen() == "2"
@@ -258,8 +259,8 @@ def test_keys_walk_through_the_list(browser: Browser, evaluation_page: Path) -> 
     assert browser.run("return help.open") is False
 
 
-def test_focus_is_seen_and_everything_has_a_name(browser: Browser, evaluation_page: Path) -> None:
-    """Tab reaches all that can be used, with an outline; fields, buttons and pictures say what they are."""
+def test_focus_is_visible_and_every_control_has_a_name(browser: Browser, evaluation_page: Path) -> None:
+    """Tab reaches every control and outlines it; fields, buttons and images have accessible names."""
     browser.open(evaluation_page)
     outlines = {}
     for _ in range(40):
@@ -275,8 +276,9 @@ def test_focus_is_seen_and_everything_has_a_name(browser: Browser, evaluation_pa
     assert sum(role == "listbox" for role, _ in named) == 1
 
 
-def test_filters_choose_rollouts(browser: Browser, evaluation_page: Path) -> None:
-    """By model, verdict, score and text, alone and together; the count is shown, and all can be shown again."""
+def test_filters_select_rollouts(browser: Browser, evaluation_page: Path) -> None:
+    """Model, verdict, score and text filters work alone and combined; the count is shown, and a button resets all
+    filters."""
     browser.open(evaluation_page)
     assert browser.text("#count") == "16"
     browser.choose("[data-facet=model]", "trained")
@@ -303,7 +305,7 @@ def test_filters_choose_rollouts(browser: Browser, evaluation_page: Path) -> Non
 
 
 def test_two_models_are_side_by_side(browser: Browser, evaluation_page: Path) -> None:
-    """The answers to one question, of the same number, in the order of the models, and others at a key."""
+    """Cards show the answers to one question with the same number, in the order of the models; ] shows the next one."""
     browser.open(evaluation_page)
     assert browser.texts(".card header h4") == ["base · #0", "trained · #0"]
     assert browser.texts(".card .reasoning pre") == ["base thinks about cat 0.", "trained thinks about cat 0."]
@@ -324,7 +326,7 @@ def test_two_models_are_side_by_side(browser: Browser, evaluation_page: Path) ->
 
 
 def test_before_and_after_are_side_by_side(browser: Browser, run_page: Path) -> None:
-    """The same question at the first and the last step, sampled next to sampled and greedy next to greedy."""
+    """Cards show the same question at the first and last step; sampled and greedy rollouts are compared separately."""
     browser.open(run_page)
     browser.choose("[data-facet=step]", "4")
     browser.choose("[data-facet=source]", "evaluation")
@@ -341,8 +343,8 @@ def test_before_and_after_are_side_by_side(browser: Browser, run_page: Path) -> 
 
 
 def test_light_dark_and_on_paper(browser: Browser, evaluation_page: Path) -> None:
-    """By the system's preference, and by t against it; text can be read on either ground. Tables, bars and the chosen
-    rollout are printed; what only works on a screen is not."""
+    """The page follows the system's color scheme until t overrides it, and text has enough contrast in both. On paper,
+    tables, bars and the selected rollout are shown without the controls."""
 
     def media(name: str, value: str) -> None:
         given = {"media": value} if name == "media" else {"features": [{"name": name, "value": value}]}
@@ -363,7 +365,7 @@ def test_light_dark_and_on_paper(browser: Browser, evaluation_page: Path) -> Non
             assert browser.text("#theme") == f"Theme: {theme}"
             assert [look("light"), look("dark")] == looks
             browser.press("t")
-        browser.press("t", "t")  # dark; on paper it is light
+        browser.press("t", "t")  # dark, although paper is always light
         media("media", "print")
         assert browser.run("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
         seen = "return [...document.querySelectorAll(arguments[0])].map((e) => e.checkVisibility())"
@@ -374,7 +376,7 @@ def test_light_dark_and_on_paper(browser: Browser, evaluation_page: Path) -> Non
 
 
 def test_on_a_phone_filters_are_folded(browser: Browser, run_page: Path) -> None:
-    """The page does not scroll sideways, the list is above the rollout, and filters open at a button."""
+    """The page does not scroll sideways, the list is above the rollout, and a button opens the filters."""
     try:
         size = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": False}
         browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
@@ -392,8 +394,8 @@ def test_on_a_phone_filters_are_folded(browser: Browser, run_page: Path) -> None
         browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-def test_each_rollout_has_an_address(browser: Browser, evaluation_page: Path) -> None:
-    """It changes with the choice, and opens the rollout, also one that a filter hides."""
+def test_each_rollout_has_a_url(browser: Browser, evaluation_page: Path) -> None:
+    """The URL follows the selection, and opening it selects the rollout, even one that a filter hides."""
     browser.open(evaluation_page)
     assert "#" not in browser.driver.current_url
     browser.press("j", "j")
@@ -413,9 +415,9 @@ def test_each_rollout_has_an_address(browser: Browser, evaluation_page: Path) ->
     assert browser.chosen() == "2"
 
 
-def test_ten_thousand_rollouts_are_a_few_rows(in_browser: Callable[..., Browser]) -> None:
-    """Only those in sight are in the document, and all can be reached. Many steps are a range, not a list to choose
-    from."""
+def test_ten_thousand_rollouts_are_rendered_as_a_few_rows(in_browser: Callable[..., Browser]) -> None:
+    """Only visible rows are in the document, and all can be reached. A filter for many steps takes a range instead of
+    offering a list."""
     browser = in_browser([evaluation_record("base", n, 0, n % 3 == 0, step=n % 2000) for n in range(10_000)])
     assert browser.texts("[data-facet=step]") == []
     assert browser.text("#count") == "10,000"
@@ -436,7 +438,7 @@ def test_ten_thousand_rollouts_are_a_few_rows(in_browser: Callable[..., Browser]
 
 
 def test_many_tasks_and_models_fit(browser: Browser, tmp_path: Path) -> None:
-    """Twenty models on thirty tasks, with long names: bars for all, and nothing is wider than the page."""
+    """Twenty models on thirty tasks, all with long names, have a bar each, and nothing is wider than the page."""
     records = [
         evaluation_record(f"organisation/a-rather-long-name-of-a-model-{m:02}", n, 0, (m + n) % 3 == 0)
         for m in range(20)
@@ -451,8 +453,8 @@ def test_many_tasks_and_models_fit(browser: Browser, tmp_path: Path) -> None:
     assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_pages_of_little_are_shown(browser: Browser, tmp_path: Path) -> None:
-    """A run with one evaluation alone, and results without rollouts: nothing is drawn of nothing, and no error."""
+def test_pages_with_little_data_are_shown(browser: Browser, tmp_path: Path) -> None:
+    """A run with a single evaluation and results without rollouts are shown without errors."""
     run = write_run(tmp_path / "run", [evaluated(0, [[True], [False], [True]])])
     for name in ("metrics.jsonl", "rollouts.jsonl", "train_results.json"):
         (run / name).unlink()

@@ -1,4 +1,4 @@
-"""`rg-env report`: pages about runs and evaluations, with hostile model output and damaged files."""
+"""Tests of `rg-env report`: pages of runs and evaluations, hostile model output and damaged files."""
 
 import base64
 import hashlib
@@ -34,12 +34,12 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 def accuracies(data: Any) -> dict[str, dict[str, float]]:
-    """The accuracies drawn as bars, by task and model or step."""
+    """Return the accuracies drawn as bars, by task and by model or step."""
     return {task["name"]: {name: each["accuracy"] for name, each in task["scores"]} for task in data["tasks"]}
 
 
 def test_a_runs_page_has_its_figures(tmp_path: Path, report: Run) -> None:
-    """Facts, curves, each task before and after with the paired difference, and every rollout."""
+    """The page has facts, curves, and each task's accuracy at both steps with the paired difference."""
     run = write_run(tmp_path / "run")
     assert report(run) == (0, f"{run / 'report.html'}\n", "")
     assert not list(run.rglob("*.part"))
@@ -71,8 +71,8 @@ def test_a_runs_page_has_its_figures(tmp_path: Path, report: Run) -> None:
     assert data["texts"] == [["config.yaml", (run / "config.yaml").read_text()]]
 
 
-def test_labels_may_be_called_as_anything(tmp_path: Path) -> None:
-    """As a curve of another kind, too: each has its own."""
+def test_labels_may_have_the_names_of_curves(tmp_path: Path) -> None:
+    """Labels named like the built-in curves get curves of their own."""
     evaluations = []
     for each in (evaluated(step, [[True], [False], [True]]) for step in (0, 4)):
         labels = {n: each.tasks["chain_sum"].model_copy(update={"part": "labelled"}) for n in ("greedy", "sampled")}
@@ -83,7 +83,7 @@ def test_labels_may_be_called_as_anything(tmp_path: Path) -> None:
 
 
 def test_a_runs_rollouts(tmp_path: Path) -> None:
-    """Those of evaluations, greedy ones apart, and of training; questions once, by number."""
+    """Rollouts of training and of evaluations are included, greedy ones separately; each text is stored once."""
     write_report(write_run(tmp_path / "run"))
     rollouts = page_data(tmp_path / "run" / "report.html")["rollouts"]
     records = rollouts["records"]
@@ -99,7 +99,7 @@ def test_a_runs_rollouts(tmp_path: Path) -> None:
 
 
 def test_an_evaluations_page(tmp_path: Path, report: Run) -> None:
-    """Its tables say what the results say, and each rollout has the prompt of its model."""
+    """The tables agree with the results, and each rollout has its model's prompt."""
     folder = write_evaluation(tmp_path / "eval")
     assert report(folder) == (0, f"{folder / 'report.html'}\n", "")
     data = page_data(folder / "report.html")
@@ -119,7 +119,7 @@ def test_an_evaluations_page(tmp_path: Path, report: Run) -> None:
 
 
 def test_a_single_tasks_file_and_another_output(tmp_path: Path, report: Run) -> None:
-    """A file can be given in place of its folder."""
+    """A results file can be given instead of its folder; rollouts of other tasks are left out."""
     folder, output = write_evaluation(tmp_path / "eval"), tmp_path / "page.html"
     with (folder / "rollouts.jsonl").open("a") as lines:
         lines.write(json.dumps(evaluation_record("base", 0, 0, True, task="maze")) + "\n")
@@ -132,7 +132,7 @@ def test_a_single_tasks_file_and_another_output(tmp_path: Path, report: Run) -> 
 
 
 def test_the_newest_results_are_shown(tmp_path: Path) -> None:
-    """The newest of several files is shown, with a note; rollouts not counted in the results are noted too."""
+    """Notes report that other results files exist and that the results do not cover all rollouts."""
     folder = write_evaluation(tmp_path / "eval")
     newer = results_of_records(evaluation_records()[:8], created="2025-01-02")
     (folder / "results_all_tasks_20250102-000000.json").write_text(newer.model_dump_json())
@@ -147,7 +147,8 @@ def test_the_newest_results_are_shown(tmp_path: Path) -> None:
 
 
 def test_rollouts_alone_give_figures(tmp_path: Path) -> None:
-    """As in mid-evaluation: clustered by question, the last line about a rollout counts, a failed call is an answer."""
+    """Accuracies of an unfinished evaluation are clustered by question. Of repeated records the last one counts, and a
+    failed call counts as wrong."""
     records = evaluation_records()
     again = evaluation_record("base", 0, 0, True)
     failed = evaluation_record("base", 4, 0, False, completion=None, error="503", extracted=None, status="failed")
@@ -169,14 +170,14 @@ def test_rollouts_alone_give_figures(tmp_path: Path) -> None:
 
 
 def test_evaluations_on_other_questions_are_not_paired(tmp_path: Path) -> None:
-    """The last one is shown, with a note."""
+    """Only the last evaluation is shown, with a note."""
     evaluations = evaluated(0, [[True], [True]]), evaluated(4, [[True], [False], [True]])
     report = write_report(write_run(tmp_path / "run", evaluations))
     assert report.notes == ["the first and last evaluations are not compared, because their questions differ"]
     assert {row["step"] for row in table(page_data(report.file), "Tasks")} == {"step 4"}
 
 
-def test_long_runs_are_thinned_and_say_so(tmp_path: Path) -> None:
+def test_long_runs_are_thinned_with_a_note(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     write_lines(run / "metrics.jsonl", [{"step": step, "reward": 1.0} for step in range(2 * POINTS + 1)])
     data = page_data(write_report(run).file)
@@ -186,7 +187,8 @@ def test_long_runs_are_thinned_and_say_so(tmp_path: Path) -> None:
 
 
 def test_too_many_rollouts_keep_whole_questions(tmp_path: Path, report: Run) -> None:
-    """All answers to a question stay together, the page shows their total number, and figures include all of them."""
+    """The page has all answers to the questions that it keeps, and the total number; accuracies include all
+    rollouts."""
     folder = write_evaluation(tmp_path / "eval")
     code, _, errors = report(folder, "--max-rollouts", "9")
     assert code == 0
@@ -198,7 +200,7 @@ def test_too_many_rollouts_keep_whole_questions(tmp_path: Path, report: Run) -> 
     assert table(data, "Tasks")[0]["accuracy"].startswith("0.375 ")
 
 
-def test_too_much_text_is_left_out_too(tmp_path: Path) -> None:
+def test_rollouts_with_too_much_text_are_left_out(tmp_path: Path) -> None:
     page = Page("", "")
     page.add_rollouts([training_record(1, f"{n} and " + 400 * "x") for n in range(10)], 100, characters=2000)
     assert (len(page.rollouts.records), page.rollouts.found) == (4, 10)
@@ -212,7 +214,7 @@ def test_too_much_text_is_left_out_too(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_damaged_file_is_one_error_that_names_it(tmp_path: Path, name: str, line: str) -> None:
-    """No page is made of the rest."""
+    """No page is written from the other files."""
     run = write_run(tmp_path / "run")
     with (run / name).open("a") as file:
         file.write(f"{line}\n")
@@ -233,14 +235,14 @@ def test_the_last_line_of_a_killed_run_may_be_incomplete(tmp_path: Path) -> None
 
 
 def test_gold_answers_may_be_other_values_than_text(tmp_path: Path) -> None:
-    """They are shown as JSON."""
+    """Such values are shown as JSON."""
     write_lines(tmp_path / "rollouts.jsonl", [training_record(1, answer=[1, 2], level=3)])
     (record,) = page_data(write_report(tmp_path).file)["rollouts"]["records"]
     assert (record["answer"], record["level"]) == ("[1, 2]", 3)
 
 
-def test_nothing_to_report_is_one_line(tmp_path: Path, report: Run) -> None:
-    """And exit code 2, and no page."""
+def test_nothing_to_report_is_a_one_line_error(tmp_path: Path, report: Run) -> None:
+    """The exit code is 2, and no page is written."""
     for name, file, text in (
         ("sweep", "sweep.yaml", "{}"), ("bare", "notes.txt", ""), ("started", "metrics.jsonl", ""),
         ("other", "results_all_tasks_1.json", '{"format": "rg_env.evaluation/7"}'), ("none", "rollouts.jsonl", "\n"),
@@ -265,7 +267,7 @@ def test_nothing_to_report_is_one_line(tmp_path: Path, report: Run) -> None:
 
 
 def test_a_page_that_cannot_be_written(tmp_path: Path, report: Run) -> None:
-    """No file of the run is lost."""
+    """The run's own files are not overwritten."""
     run = write_run(tmp_path / "run")
     before = (run / "rollouts.jsonl").read_bytes()
     for output, words in (("run/rollouts.jsonl", "must end in .html"), ("nowhere/page.html", "cannot write")):
@@ -276,7 +278,7 @@ def test_a_page_that_cannot_be_written(tmp_path: Path, report: Run) -> None:
 
 
 def test_the_policy_lets_only_the_pages_own_code_run(tmp_path: Path) -> None:
-    """By hash; no address is loaded, and no attribute is code."""
+    """The policy allows script and style by hash; the page loads no URLs and has no inline handlers or styles."""
     reader = Reader(write_report(write_run(tmp_path / "run")).file.read_text(encoding="utf-8"))
     rules = dict(rule.strip().split(" ", 1) for rule in reader.policy.split(";"))
     assert rules["default-src"] == "'none'"
@@ -298,7 +300,7 @@ TEXTS = st.text(st.characters() | st.sampled_from("<>&/!-'\"\\$\u2028\u2029\ud80
 @given(TEXTS)
 @example("".join(HOSTILE))
 def test_any_text_comes_back_from_a_page(text: str) -> None:
-    """Through JSON and HTML, by a parser of HTML, in a page that has no more tags than another one."""
+    """Text survives JSON and HTML unchanged, read back by an HTML parser, and adds no attributes to the page."""
     record = {"question": 0, "completion": text, "rewards": {text: 1.0}}
     page = render(Page(text, text, notes=[text], rollouts=Rollouts([record], [text], [text], 1)))
     reader = Reader(page.encode("utf-8", "replace").decode())
