@@ -77,8 +77,7 @@ def test_two_durations_are_equal_if_their_seconds_are(days: int, rest: int, othe
 
 
 def test_rounding_does_not_decide_a_surd() -> None:
-    """A difference of two large roots, whose digits cancel in floats, is neither taken for its inaccurate value nor for
-    zero."""
+    """The difference of two large roots does not equal its inaccurate value in floats."""
     text = "777777777√999999999999 - 777777777√999999999998"
     in_floats = 777777777 * math.sqrt(999999999999) - 777777777 * math.sqrt(999999999998)
     exact = 777777777 / (math.sqrt(999999999999) + math.sqrt(999999999998))
