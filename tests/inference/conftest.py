@@ -1,4 +1,4 @@
-"""An engine with the tiny policy."""
+"""Fixtures for the tiny policy and an engine that samples from it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The embedded engine: the reported tokens and log-probabilities are those that were sampled."""
+"""The embedded engine reports the tokens and log-probabilities that it sampled."""
 
 import math
 import threading
@@ -33,7 +33,7 @@ def forward_passes(model: Any, watch: Callable[[tuple[int, ...]], None]) -> Iter
 
 
 def check_logprobs(model: Any, prompt: list[int], got: Completion, temperature: float = 1.0) -> None:
-    """Compare the log-probabilities of the completion with those of one plain forward pass."""
+    """Compare a completion's log-probabilities with those of one plain forward pass."""
     with torch.no_grad():
         logits = model(torch.tensor([prompt + got.token_ids])).logits[0, len(prompt) - 1 : -1].float() / temperature
     expected = torch.log_softmax(logits, -1).gather(-1, torch.tensor(got.token_ids)[:, None]).squeeze(-1)
@@ -42,10 +42,11 @@ def check_logprobs(model: Any, prompt: list[int], got: Completion, temperature: 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logprobs_are_those_of_a_direct_forward_pass(
+def test_logprobs_match_a_direct_forward_pass(
     family: str, attention: str, tokenizer: Any, prompts: list[list[int]]
 ) -> None:
-    """A batch has prompts of different lengths with several completions each; all model families are covered."""
+    """Log-probabilities match in every model family for a batch of prompts of different lengths, each sampled three
+    times."""
     model = random_model(FAMILIES[family], attn_implementation=attention)
     engine = EmbeddedEngine(model, tokenizer, seed=0)
     repeated = [prompt for prompt in prompts for _ in range(3)]
@@ -55,8 +56,8 @@ def test_logprobs_are_those_of_a_direct_forward_pass(
 
 
 def test_logprobs_with_a_temperature(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
-    """They are those of the tempered distribution, which is the one sampled from. A tiny temperature is greedy, because
-    dividing by it would overflow."""
+    """Log-probabilities are those of the tempered distribution, which is the one sampled from. A tiny temperature is
+    greedy, because dividing by it would overflow."""
     (got,) = engine.generate(prompts[:1], Sampling(temperature=0.5, max_tokens=24))
     check_logprobs(engine.model, prompts[0], got, 0.5)
     (tiny,) = engine.generate(prompts[:1], Sampling(temperature=1e-40, max_tokens=24))
@@ -64,8 +65,9 @@ def test_logprobs_with_a_temperature(engine: EmbeddedEngine, prompts: list[list[
     assert all(math.isfinite(value) for value in tiny.logprobs)
 
 
-def test_scores_are_those_of_a_direct_forward_pass(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
-    """Scores are log-probabilities of each token after the first, and of the most likely tokens at its position."""
+def test_scores_match_the_logprobs_of_a_completion(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
+    """Each token after the first has a score: its log-probability, and those of the most likely tokens at its
+    position."""
     (got,) = engine.generate(prompts[:1], GREEDY)
     scores = engine.score([*prompts[0], *got.token_ids], top=2)
     assert len(scores) == len(prompts[0]) + len(got.token_ids) - 1
@@ -75,8 +77,8 @@ def test_scores_are_those_of_a_direct_forward_pass(engine: EmbeddedEngine, promp
     assert all(len(best) == 2 and own <= max(best.values()) for own, best in scores)
 
 
-def test_greedy_takes_the_likeliest_token(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
-    """Each token is the argmax of a plain forward pass, even if other rows of the batch are sampled."""
+def test_greedy_decoding_picks_the_most_likely_token(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
+    """Each greedy token is the argmax of a plain forward pass, even if other rows of the batch are sampled."""
     jobs = [Job(prompts[0], GREEDY), *(Job(prompts[0], Sampling(max_tokens=24)) for _ in range(5))]
     ids = engine.run(jobs)[0].token_ids
     with torch.no_grad():
@@ -84,8 +86,8 @@ def test_greedy_takes_the_likeliest_token(engine: EmbeddedEngine, prompts: list[
     assert logits.argmax(-1).tolist() == ids
 
 
-def test_a_batch_answers_as_each_prompt_alone(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
-    """Greedy completions do not depend on the rest of the batch, or on how it is split."""
+def test_greedy_completions_do_not_depend_on_the_batch(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
+    """A greedy completion is the same alone, in a batch, and in a batch that `max_batch_size` splits."""
     alone = [engine.generate([each], GREEDY)[0].token_ids for each in prompts]
     assert [got.token_ids for got in engine.generate(prompts, GREEDY)] == alone
     engine.max_batch_size = 3
@@ -93,7 +95,7 @@ def test_a_batch_answers_as_each_prompt_alone(engine: EmbeddedEngine, prompts: l
 
 
 def test_an_end_token_or_the_limit_ends_a_completion(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
-    """The end token is one of the ids. Limits apply to each completion, and the others continue."""
+    """The end token is part of the completion. Limits apply to each completion, and the others continue."""
     for got in engine.generate(prompts[1:2] * 40, Sampling(max_tokens=8)):
         ended = got.token_ids[-1] in engine.end_ids
         assert (got.finish_reason == "stop") == ended
@@ -104,8 +106,11 @@ def test_an_end_token_or_the_limit_ends_a_completion(engine: EmbeddedEngine, pro
     assert max(len(each.token_ids) for each in got[8:]) > 1
 
 
-def test_a_watch_sees_each_token_and_can_end_a_completion(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
-    """The callback gets each token as soon as it is drawn, in a batch that shrinks; the others continue."""
+def test_a_watch_callback_sees_each_token_and_can_end_a_completion(
+    engine: EmbeddedEngine, prompts: list[list[int]]
+) -> None:
+    """Each callback receives its completion's tokens and log-probabilities. Ending one completion does not affect the
+    others."""
     seen: dict[int, list[tuple[int, float]]] = {number: [] for number in range(12)}
 
     def watch(number: int) -> Callable[[int, float], bool]:
@@ -126,15 +131,15 @@ def test_a_watch_sees_each_token_and_can_end_a_completion(engine: EmbeddedEngine
 def test_long_completions_outgrow_the_first_cache_block(model: Any, tokenizer: Any, prompts: list[list[int]]) -> None:
     """Log-probabilities remain correct when the cache grows several times."""
     engine = EmbeddedEngine(model, tokenizer, seed=0)
-    engine.end_ids = frozenset([tokenizer.pad_token_id])  # never drawn: run to the limit
+    engine.end_ids = frozenset([tokenizer.pad_token_id])  # never sampled, so the completion runs to its limit
     (got,) = engine.generate(prompts[1:2], Sampling(max_tokens=200))
     assert len(got.token_ids) == 200
     check_logprobs(model, prompts[1], got)
 
 
 def test_a_shared_prompt_is_prefilled_once(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
-    """This holds for any number of completions. Finished sequences leave the batch, which never has more than 1 / 0.8
-    times the rows that are still running."""
+    """A prompt is prefilled once for all its completions. Finished sequences leave the batch, which never has more than
+    1 / 0.8 times the rows that are still running."""
     shapes: list[tuple[int, ...]] = []
     with forward_passes(engine.model, shapes.append):
         results = engine.generate(prompts[:1] * 32 + prompts[1:2] * 32, Sampling(max_tokens=60))
@@ -158,8 +163,8 @@ def test_samples_follow_the_distribution(engine: EmbeddedEngine, tokenizer: Any)
     assert ((counts / 4000 - probs).abs() <= 5 * error + 1e-3).all()
 
 
-def test_seeds_decide(model: Any, tokenizer: Any, prompts: list[list[int]]) -> None:
-    """Results depend on the engine's seed or the completion's own seed, but not on the rest of the batch."""
+def test_seeds_determine_the_samples(model: Any, tokenizer: Any, prompts: list[list[int]]) -> None:
+    """Completions depend on the engine's seed or their own, but not on the rest of the batch."""
 
     def ids(seed: int, *seeds: int | None) -> list[list[int]]:
         jobs = [Job(prompts[0], Sampling(max_tokens=24), each) for each in seeds]
@@ -183,7 +188,7 @@ def test_seeds_decide(model: Any, tokenizer: Any, prompts: list[list[int]]) -> N
     ],
 )
 def test_truncation_keeps_the_right_tokens(settings: Sampling, allowed: set[int]) -> None:
-    """The log-probabilities are those of the renormalized distribution."""
+    """Only allowed tokens are sampled, with the log-probabilities of the renormalized distribution."""
     probs = torch.tensor([[0.5, 0.3, 0.15, 0.05]])
     sampler = Sampler([Job([], settings)], 4, torch.device("cpu"), torch.Generator().manual_seed(0))
     drawn: dict[int, float] = {}
@@ -202,14 +207,14 @@ def test_penalties_follow_their_formulas() -> None:
     sampler = Sampler([Job([0, 1], sampling)], 4, torch.device("cpu"))
     logits = torch.tensor([[2.0, -2.0, 5.0, 1.0]])
     penalized = ([1.0, -4.0, 5.0, 1.0], [1.0, -4.0, 2.5 - 0.5 - 0.25, 1.0], [1.0, -4.0, 2.5 - 0.5 - 2 * 0.25, 1.0])
-    for expected in penalized:  # token 2 is the likeliest each time, and not in the prompt
+    for expected in penalized:  # token 2 is the most likely each time, and the prompt does not contain it
         token, logprob = sampler.draw(logits)
         assert int(token) == expected.index(max(expected))
         assert float(logprob) == pytest.approx(float(torch.tensor(expected).log_softmax(-1).max()), abs=1e-6)
 
 
-def test_generation_leaves_the_model_as_it_was(model: Any, tokenizer: Any, prompts: list[list[int]]) -> None:
-    """Training mode, gradients and the attention implementation are unchanged."""
+def test_generation_leaves_the_model_trainable(model: Any, tokenizer: Any, prompts: list[list[int]]) -> None:
+    """The model stays in training mode and can still compute gradients."""
     model.train()
     try:
         EmbeddedEngine(model, tokenizer, seed=0).generate(prompts[:1], GREEDY)
@@ -226,7 +231,7 @@ def test_a_prompt_that_fills_the_context_is_refused(engine: EmbeddedEngine) -> N
 
 
 def test_an_error_in_the_model_is_an_engine_error(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
-    """The message names its type."""
+    """The message includes the type of the original exception."""
 
     def fail(_: object) -> None:
         raise RuntimeError("no memory")
@@ -236,7 +241,7 @@ def test_an_error_in_the_model_is_an_engine_error(engine: EmbeddedEngine, prompt
 
 
 def test_cancel_stops_within_a_token(model: Any, tokenizer: Any, prompts: list[list[int]]) -> None:
-    """A long generation in another thread ends at once. After `resume`, the engine works again."""
+    """`cancel` ends a long generation in another thread at once. After `resume`, the engine works again."""
     engine = EmbeddedEngine(model, tokenizer, seed=0)
     engine.end_ids = frozenset([tokenizer.pad_token_id])
     errors: list[Exception] = []

@@ -1,4 +1,4 @@
-"""`rg-env serve` with a real run of one step: a checkpoint is prompted as in training."""
+"""`rg-env serve` prompts a checkpoint as in training, here with a real run of one step."""
 
 import json
 import re
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 @contextmanager
 def served(*arguments: str) -> Iterator[openai.OpenAI]:
-    """A client of `rg-env serve`, which runs in a separate process."""
+    """Run `rg-env serve` in a separate process and yield a client for it."""
     command = [sys.executable, "-m", "rg_env.cli.main", "serve", "--port", "0", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -36,8 +36,8 @@ def served(*arguments: str) -> Iterator[openai.OpenAI]:
             process.terminate()
 
 
-def test_a_run_is_prompted_as_it_was_trained(tmp_path: Path) -> None:
-    """The prompt is not added to chats that have it or a system message; another prompt can be given."""
+def test_a_run_is_served_with_its_training_prompt(tmp_path: Path) -> None:
+    """The run's prompt is added unless a chat already has it or a system message, or `--system-prompt` overrides it."""
     run = tmp_path / "run"
     own = [
         *("training.max_steps=1", "training.rollouts_per_step=8", "training.per_device_train_batch_size=8"),

@@ -43,7 +43,7 @@ def client(server: LoopbackServer) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture
 def ask(client: openai.OpenAI) -> Ask:
-    """Sends a chat request."""
+    """Return a function that sends a chat request."""
     return lambda **body: client.chat.completions.create(
         **{"model": "tiny", "messages": MESSAGES, "max_tokens": 16, **body}
     )
@@ -51,7 +51,7 @@ def ask(client: openai.OpenAI) -> Ask:
 
 @pytest.fixture
 def complete(client: openai.OpenAI) -> Ask:
-    """Sends a completion request."""
+    """Return a function that sends a completion request."""
     return lambda **body: client.completions.create(**{"model": "tiny", "prompt": "1 + 2 =", "temperature": 0, **body})
 
 
@@ -61,7 +61,7 @@ def post(server: LoopbackServer, data: bytes) -> tuple[int, Any]:
 
 
 def test_a_response_has_text_usage_and_token_ids(ask: Ask, engine: EmbeddedEngine) -> None:
-    """With vLLM's extensions for trainers, tokens are `token_id:<int>`, each with its log-probability."""
+    """With vLLM's extensions for trainers, each token is returned as `token_id:<int>` with its log-probability."""
     extensions = {"return_tokens_as_token_ids": True, "skip_special_tokens": False, "top_k": -1, "min_p": 0.0}
     extensions |= {"repetition_penalty": 1.0, "include_stop_str_in_output": False}
     answer = ask(logprobs=True, extra_body=extensions, tools=None, stop=None)
@@ -76,9 +76,9 @@ def test_a_response_has_text_usage_and_token_ids(ask: Ask, engine: EmbeddedEngin
     assert answer.usage.prompt_tokens == len(prompt)
 
 
-def test_tokens_come_as_text_by_default(ask: Ask, server: LoopbackServer, client: openai.OpenAI) -> None:
-    """As with OpenAI's servers, log-probabilities are optional, and `n` choices are numbered. Health and models are
-    checked first."""
+def test_tokens_are_text_by_default(ask: Ask, server: LoopbackServer, client: openai.OpenAI) -> None:
+    """As with OpenAI's servers, log-probabilities are optional and choices are numbered. The server also reports its
+    health and its models."""
     assert httpx.get(f"{server.address}/health").status_code == 200
     assert [model.id for model in client.models.list()] == ["tiny"]
     parts = [{"type": "text", "text": MESSAGES[0]["content"][:9]}, {"type": "text", "text": MESSAGES[0]["content"][9:]}]
@@ -91,7 +91,7 @@ def test_tokens_come_as_text_by_default(ask: Ask, server: LoopbackServer, client
 
 
 def test_a_stream_adds_up_to_the_whole_response(ask: Ask, complete: Ask) -> None:
-    """Each token is an event; log-probabilities, finish reasons and usage are included."""
+    """The events of a stream include log-probabilities, finish reasons and usage."""
     whole = ask(seed=5, n=2, logprobs=True)
     chunks = list(ask(seed=5, n=2, logprobs=True, stream=True, stream_options={"include_usage": True}))
     for choice in whole.choices:
@@ -108,7 +108,7 @@ def test_a_stream_adds_up_to_the_whole_response(ask: Ask, complete: Ask) -> None
 
 
 def test_stop_strings_end_a_completion(ask: Ask, engine: EmbeddedEngine) -> None:
-    """They are not part of the text, streamed or not, and may start and end within tokens."""
+    """Stop strings are not part of the text, streamed or not, and may start and end within tokens."""
     text = ask(temperature=0).choices[0].message.content
     for stop in (text[3:5], text[2:9], [text[6:8], text[4:6]]):
         first = min(text.index(each) for each in ([stop] if isinstance(stop, str) else stop))
@@ -120,8 +120,8 @@ def test_stop_strings_end_a_completion(ask: Ask, engine: EmbeddedEngine) -> None
 
 
 @given(st.text(max_size=30), st.lists(st.text(min_size=1, max_size=3), max_size=3))
-def test_text_grows_to_what_the_tokens_are(tokenizer: Any, text: str, stops: list[str]) -> None:
-    """Characters of several tokens are sent whole, and sent text is never revised."""
+def test_streamed_text_matches_the_decoded_tokens(tokenizer: Any, text: str, stops: list[str]) -> None:
+    """Characters that span several tokens are sent whole, and text is never revised once it is sent."""
     request = ChatRequest.model_validate({"messages": MESSAGES, "stop": stops})
     ids = tokenizer(text, add_special_tokens=False)["input_ids"] or [5]
     expected = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -136,8 +136,8 @@ def test_text_grows_to_what_the_tokens_are(tokenizer: Any, text: str, stops: lis
     assert choice.finish_reason == ("stop" if first < len(expected) else "length")
 
 
-def test_a_seed_decides(ask: Ask) -> None:
-    """The result does not depend on other requests; choices of one request differ."""
+def test_a_seed_determines_the_response(ask: Ask) -> None:
+    """Requests with equal seeds get equal responses, although the choices of one request differ."""
     texts = [[each.message.content for each in ask(seed=seed, n=4).choices] for seed in (3, 3, 4)]
     assert texts[0] == texts[1] != texts[2]
     assert len(set(texts[0])) > 1
@@ -161,8 +161,9 @@ def test_a_prompt_can_be_scored(complete: Ask, engine: EmbeddedEngine) -> None:
     assert answer.usage.prompt_tokens == len(tokens) + len(engine.tokenizer("2")["input_ids"])
 
 
-def test_lm_eval_gets_the_same_as_from_the_model_itself(server: LoopbackServer, model: Any, tokenizer: Any) -> None:
-    """Both of its clients agree on log-likelihoods, greedy or not, and on generation up to a stop string."""
+def test_lm_eval_gets_the_same_results_as_from_the_model(server: LoopbackServer, model: Any, tokenizer: Any) -> None:
+    """lm-eval's completions client agrees with its transformers backend on log-likelihoods and on generation up to a
+    stop string, and its chat client works as well."""
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
     from lm_eval.models.openai_completions import LocalChatCompletion, LocalCompletionsAPI
@@ -176,8 +177,8 @@ def test_lm_eval_gets_the_same_as_from_the_model_itself(server: LoopbackServer, 
         assert got[0] == pytest.approx(expected[0], abs=1e-3)
         assert got[1] == expected[1]
     until = {"until": ["\n", "</answer>"], "max_gen_toks": 20, "temperature": 0}
-    asked = [Instance("generate_until", {}, (text, until), 0) for text in ("1 + 2 =", "Solve: 3*x = 9")]
-    assert remote.generate_until(asked) == direct.generate_until(asked)
+    prompts = [Instance("generate_until", {}, (text, until), 0) for text in ("1 + 2 =", "Solve: 3*x = 9")]
+    assert remote.generate_until(prompts) == direct.generate_until(prompts)
     chat = LocalChatCompletion(base_url=f"{server.address}/v1/chat/completions", model="tiny")
     messages = chat.apply_chat_template([MESSAGES[0]])
     (answer,) = chat.generate_until([Instance("generate_until", {}, (messages, dict(until)), 0)])
@@ -199,21 +200,21 @@ UNSUPPORTED: dict[str, Any] = {
     "tools": [{"type": "function"}], "top_logprobs=3": 3, "response_format.type='json_object'": {"type": "json_object"},
     "modalities.0='audio'": ["audio"], "stream_options.odd": {"odd": 1}, "min_tokens": 3,
 }  # fmt: skip
-"""What a message names -> value of the field."""
+"""What the error message names, mapped to the field's value."""
 
 
 @pytest.mark.parametrize(
-    ("said", "value"), [*((field, value) for field in REFUSED for value in REFUSED[field]), *UNSUPPORTED.items()]
+    ("named", "value"), [*((field, value) for field in REFUSED for value in REFUSED[field]), *UNSUPPORTED.items()]
 )
-def test_what_is_not_supported_is_refused(said: str, value: object) -> None:
-    """The 400 response names the field, and the value if only other servers support it. Null values are ignored,
+def test_unsupported_fields_are_refused(named: str, value: object) -> None:
+    """The 400 response names the field, and also its value if that is what is not supported. Null values are ignored,
     because clients send them for unset fields."""
-    field = re.split("[.=]", said)[0]
+    field = re.split("[.=]", named)[0]
     with pytest.raises(BadRequest) as caught:
         ChatRequest.parse({"messages": MESSAGES, field: value})
     assert (caught.value.status, caught.value.param) == (400, field)
-    assert said in str(caught.value)
-    assert said not in UNSUPPORTED or str(caught.value) == f"{said} is not supported by the embedded engine"
+    assert named in str(caught.value)
+    assert named not in UNSUPPORTED or str(caught.value) == f"{named} is not supported by the embedded engine"
     assert ChatRequest.parse({"messages": MESSAGES, "anything": None}) == ChatRequest.parse({"messages": MESSAGES})
 
 
@@ -228,16 +229,16 @@ def test_what_is_not_supported_is_refused(said: str, value: object) -> None:
         ({"stream": True, "max_tokens": 10_000}, openai.BadRequestError, "too large"),
     ],
 )
-def test_refusals_are_openais_exceptions(ask: Ask, body: Any, error: type, words: str) -> None:
-    """Megabytes are refused without being tokenized."""
+def test_refusals_raise_openais_exceptions(ask: Ask, body: Any, error: type, words: str) -> None:
+    """Refusals take less than five seconds, because a prompt of megabytes is refused without being tokenized."""
     start = time.monotonic()
     with pytest.raises(error, match=words):
         ask(**body)
     assert time.monotonic() - start < 5
 
 
-def test_a_template_that_refuses_is_a_bad_request(model: Any, tokenizer: Any) -> None:
-    """The template's message is passed on. A template may also reject system messages."""
+def test_an_error_in_the_chat_template_is_a_bad_request(model: Any, tokenizer: Any) -> None:
+    """The response contains the template's message. System messages work even if the template rejects them."""
     tokenizer = copy.copy(tokenizer)
     tokenizer.chat_template = (
         "{% for message in messages %}{% if message.role != 'user' %}{{ raise_exception('only users may speak') }}"
@@ -262,7 +263,7 @@ def test_a_template_that_refuses_is_a_bad_request(model: Any, tokenizer: Any) ->
         ({"suffix": "x"}, "suffix"),
     ],
 )
-def test_completions_that_cannot_be_made_are_refused(complete: Ask, body: Any, words: str) -> None:
+def test_invalid_completion_requests_are_refused(complete: Ask, body: Any, words: str) -> None:
     with pytest.raises(openai.BadRequestError, match=words):
         complete(**body)
 
@@ -277,7 +278,7 @@ NAMES = st.sampled_from(["messages", "prompt", "model", "temperature", "top_k", 
 
 @given(st.dictionaries(NAMES, JSON, max_size=6) | JSON, st.sampled_from([ChatRequest, CompletionRequest]))
 def test_any_json_is_parsed_or_refused(body: object, kind: type[ChatRequest]) -> None:
-    """No other error is raised, whatever the request contains."""
+    """Parsing raises no exception other than `BadRequest`, whatever the request contains."""
     with contextlib.suppress(BadRequest):
         assert isinstance(kind.parse(body), kind)
 
@@ -292,14 +293,14 @@ NOT_UNICODE = "contains text that is not valid Unicode: unpaired surrogate '\\ud
         (b" " * (api.MAX_BODY_BYTES + 2**16), "is larger than"),
         (b"1" * 5000, "has a number with more than 4,300 digits"),
         (b"[" * 100_000, "is nested too deeply"),
-        # JSON can escape half of a character, which tokenizers cannot read.
+        # JSON can escape one half of a surrogate pair, which tokenizers cannot read.
         (rb'{"messages": [], "\ud800": 1}', NOT_UNICODE),
         (rb'{"messages": [{"role": "user", "content": "a\ud800"}]}', NOT_UNICODE),
         (rb'{"messages": [], "stop": ["\ud800"]}', NOT_UNICODE),
     ],
 )
 def test_malformed_bodies_get_a_400(server: LoopbackServer, data: bytes, words: str) -> None:
-    """The response has the format that clients expect. A body that is too large is not read to its end."""
+    """The response has the error format that clients expect."""
     status, body = post(server, data)
     assert (status, body["error"]["type"]) == (400, "BadRequestError")
     assert f"the body {words}" in body["error"]["message"] or not words
@@ -309,7 +310,8 @@ def test_malformed_bodies_get_a_400(server: LoopbackServer, data: bytes, words: 
 def test_clients_that_disconnect_do_not_disturb_others(
     server: LoopbackServer, client: openai.OpenAI, caplog: pytest.LogCaptureFixture, stream: bool, reset: bool
 ) -> None:
-    """They disconnect during the head, the body or the response, by closing or by a reset; the server logs nothing."""
+    """Clients disconnect before, during or after sending the request, with or without a reset; the server logs nothing
+    and keeps responding."""
     logging.getLogger("uvicorn.error").addHandler(caplog.handler)
     fields = {"model": "tiny", "messages": MESSAGES, "max_tokens": 60, "n": 4, "stream": stream}
     body = json.dumps(fields).encode()
@@ -320,7 +322,7 @@ def test_clients_that_disconnect_do_not_disturb_others(
                 with socket.create_connection((api.HOST, server.port)) as leaving:
                     leaving.sendall(sent)
                     time.sleep(wait_s)
-                    if reset:  # close() without the usual farewell
+                    if reset:  # makes close() send a reset
                         leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         answer = client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=2)
     finally:
@@ -329,8 +331,8 @@ def test_clients_that_disconnect_do_not_disturb_others(
     assert caplog.text == ""
 
 
-def test_who_leaves_a_stream_leaves_the_batch(engine: EmbeddedEngine, ask: Ask) -> None:
-    """The next request does not wait for the rest of the tokens."""
+def test_a_client_that_closes_its_stream_leaves_the_batch(engine: EmbeddedEngine, ask: Ask) -> None:
+    """The next request does not wait for the rest of the stream's tokens."""
     engine.end_ids = frozenset()
     steps = 0
 
@@ -346,13 +348,13 @@ def test_who_leaves_a_stream_leaves_the_batch(engine: EmbeddedEngine, ask: Ask) 
     assert steps < 200
 
 
-def test_requests_that_wait_together_are_one_batch(server: LoopbackServer, engine: EmbeddedEngine) -> None:
+def test_waiting_requests_are_batched(server: LoopbackServer, engine: EmbeddedEngine) -> None:
     batches: list[int] = []
 
     def slow(_: object, __: object, inputs: dict[str, Any]) -> None:
-        if inputs["input_ids"].shape[1] == 1:  # not the prompt, which all share
+        if inputs["input_ids"].shape[1] == 1:  # skip the prefill, because all requests share one prompt
             batches.append(len(inputs["input_ids"]))
-        time.sleep(0.5)  # the others arrive meanwhile
+        time.sleep(0.5)  # meanwhile, the other requests arrive
 
     engine.end_ids = frozenset()
     data = json.dumps({"messages": MESSAGES, "max_tokens": 2}).encode()
@@ -364,7 +366,8 @@ def test_requests_that_wait_together_are_one_batch(server: LoopbackServer, engin
 
 
 def test_every_caller_gets_the_error_of_a_failed_batch(server: LoopbackServer, engine: EmbeddedEngine) -> None:
-    """The status is 500, with the error's text. In a stream, which has already started, the error is an event."""
+    """The status is 500, with the error's text. In a stream, whose status has already been sent, the error is an
+    event."""
 
     def fail(*_: object) -> None:
         raise RuntimeError("no memory")
@@ -380,7 +383,7 @@ def test_every_caller_gets_the_error_of_a_failed_batch(server: LoopbackServer, e
 
 
 def test_the_server_listens_on_loopback_only() -> None:
-    """A port that is in use or does not exist gives a one-line error."""
+    """Binding to a port that is in use or out of range raises a one-line error."""
     listener = api.bind(0)
     assert listener.getsockname()[0] == "127.0.0.1"
     with pytest.raises(InputError, match="choose another --port"):
@@ -388,7 +391,7 @@ def test_the_server_listens_on_loopback_only() -> None:
     listener.close()
     with pytest.raises(InputError, match="port 70000 is out of range"):
         api.bind(70000)
-    with socket.socket() as other:  # also of a program that listens on all addresses
+    with socket.socket() as other:  # the port of a program that listens on all addresses is in use, too
         other.bind(("0.0.0.0", 0))
         other.listen()
         with pytest.raises(InputError, match="Address already in use"):

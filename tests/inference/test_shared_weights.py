@@ -28,8 +28,8 @@ shapes = st.lists(st.integers(0, 5), max_size=4).map(tuple)
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(shapes, st.sampled_from(DTYPES)), max_size=8), st.integers(0, 1000))
-def test_packed_tensors_come_out_as_they_went_in(wanted: list[tuple[tuple[int, ...], str]], seed: int) -> None:
-    """Every bit is kept for any dtype and shape, including empty and non-contiguous tensors and scalars."""
+def test_packed_tensors_are_unpacked_unchanged(wanted: list[tuple[tuple[int, ...], str]], seed: int) -> None:
+    """Every bit is preserved for any dtype and shape, including empty and non-contiguous tensors and scalars."""
     generator = torch.Generator().manual_seed(seed)
     tensors = []
     for number, (shape, dtype) in enumerate(wanted):
@@ -45,8 +45,8 @@ def test_packed_tensors_come_out_as_they_went_in(wanted: list[tuple[tuple[int, .
         assert torch.equal(ours.contiguous().view(-1).view(torch.uint8), theirs.contiguous().view(-1).view(torch.uint8))
 
 
-def test_wider_numbers_are_rounded_and_others_stay() -> None:
-    """They are rounded to the server's compute dtype."""
+def test_only_wider_floats_are_rounded() -> None:
+    """Floats wider than the server's compute dtype are rounded to it."""
     tensors = [
         ("a", torch.tensor([1.00001])),
         ("b", torch.tensor([7])),
@@ -65,7 +65,7 @@ def test_wider_numbers_are_rounded_and_others_stay() -> None:
     "wrong",
     [Entry("w", "float32", (5,)), Entry("w", "sys", (1,)), Entry("w", "nothing", (1,)), Entry("w", "int8", (99,))],
 )
-def test_what_is_no_tensor_of_the_bucket_is_refused(wrong: Entry) -> None:
+def test_invalid_bucket_entries_are_refused(wrong: Entry) -> None:
     with pytest.raises(ValueError, match=r"exceed its 16 bytes|is not a torch dtype"):
         unpack([wrong], torch.zeros(16, dtype=torch.uint8))
 
@@ -76,7 +76,7 @@ def path() -> Path:
 
 
 def test_both_sides_see_the_same_memory(path: Path) -> None:
-    """This remains so after the file is unlinked. No other user may read it."""
+    """Memory stays shared after the file is unlinked, and only its owner may read the file."""
     try:
         assert path.stat().st_mode & 0o777 == 0o600
         ours, theirs = mapped(path), mapped(path)
@@ -88,8 +88,8 @@ def test_both_sides_see_the_same_memory(path: Path) -> None:
     assert theirs[HEADER].item() == 7
 
 
-def test_only_such_files_are_mapped(path: Path, tmp_path: Path) -> None:
-    """Anyone who can reach a server's port can pass a path."""
+def test_other_files_are_not_mapped(path: Path, tmp_path: Path) -> None:
+    """Anyone who can reach a server's port can pass a path, so only files that `reserve` made are accepted."""
     (tmp_path / path.name).write_bytes(b"x" * 10)
     (link := Path("/dev/shm") / f"rg-env-link-{os.getpid()}").symlink_to(tmp_path / path.name)
     try:

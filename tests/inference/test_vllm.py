@@ -1,4 +1,4 @@
-"""Requests to a vLLM server over HTTP, sent to local servers that are something else."""
+"""The client for vLLM servers, tested with local servers that are missing, unhealthy or not vLLM."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ MODELS = {"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 64}]}
 
 @contextlib.contextmanager
 def speaking(speak: Callable[[socket.socket], None]) -> Iterator[VllmServer]:
-    """A program that is not a web server: `speak` gets its first connection once it has received something."""
+    """Run a server that does not speak HTTP: `speak` gets its first connection once it has received something."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:
@@ -36,8 +36,8 @@ def speaking(speak: Callable[[socket.socket], None]) -> Iterator[VllmServer]:
 
 
 def test_no_server_is_one_clear_error() -> None:
-    """The error gives the command that starts one. The client stops waiting if, for example, the server's process has
-    died."""
+    """The error contains the command that starts a server. Waiting ends early if the server is no longer wanted, for
+    example because its process has died."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         server = VllmServer("127.0.0.1", free.getsockname()[1])
@@ -50,7 +50,7 @@ def test_no_server_is_one_clear_error() -> None:
 
 
 def test_an_unhealthy_server_is_not_awaited_beyond_the_timeout(serve: Any) -> None:
-    """It listens, but responds with an error."""
+    """An unhealthy server listens, but responds with an error."""
     with pytest.raises(ServerError, match="/health returns status 500"):
         serve(health=(500, {})).wait(timeout_s=0.1)
 
@@ -60,7 +60,7 @@ HOSTS = ["a..b", "a" * 70 + ".com", "xn--a", "\u2603.x", "[::1", "", "a b", "a\n
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_an_invalid_host_is_one_line(host: str) -> None:
-    """httpx raises several kinds of errors."""
+    """httpx raises several kinds of errors for invalid hosts; all of them become a `ServerError`."""
     server = VllmServer(host, 8000)
     with pytest.raises(ServerError):
         server.info()
@@ -73,13 +73,13 @@ def test_an_invalid_host_is_one_line(host: str) -> None:
     "answer", [(200, b"<html>"), (200, []), (200, {"data": []}), (200, {"data": [{"id": "gpt"}]}), (404, {})]
 )
 def test_other_servers_are_not_vllm(serve: Any, answer: tuple[int, Any]) -> None:
-    """A website, another program, or another kind of server."""
+    """Responses of a website, another program or another kind of model server are rejected."""
     with pytest.raises(ServerError, match="is not a vLLM server"):
         serve(models=answer).info()
 
 
 def test_a_plain_vllm_server_takes_no_weights(serve: Any) -> None:
-    """It was started without vLLM's development mode."""
+    """A server started without vLLM's development mode is refused, and so is an older version of vLLM."""
     with pytest.raises(ServerError, match="does not accept weights"):
         serve(models=(200, MODELS)).info()
     whole = {"get_world_size": (200, {"world_size": 2}), "version": (200, {"version": "0.32.1"})}
@@ -89,7 +89,7 @@ def test_a_plain_vllm_server_takes_no_weights(serve: Any) -> None:
 
 
 def test_a_hung_server_is_not_awaited_forever() -> None:
-    """It accepts connections, but never responds."""
+    """A hung server accepts connections, but never responds."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = VllmServer("127.0.0.1", listener.getsockname()[1])
         start = time.monotonic()
@@ -107,7 +107,8 @@ def test_a_program_that_does_not_speak_http_is_not_taken_for_a_free_port(spoken:
 
 
 def test_an_endless_body_is_not_read() -> None:
-    """Only the status matters. A timeout limits the time between two bytes, not the total time."""
+    """Only the status matters to a health check, and a timeout limits the time between two bytes rather than the total
+    time."""
     over = threading.Event()
 
     def endless(connection: socket.socket) -> None:
@@ -125,7 +126,7 @@ def test_an_endless_body_is_not_read() -> None:
 
 @pytest.mark.parametrize("body", [{}, {"tokens": None}, {"choices": []}, {"choices": [{"prompt_logprobs": [None]}]}])
 def test_malformed_answers_are_reported(serve: Any, body: dict[str, Any]) -> None:
-    """Servers of other versions may return them."""
+    """Servers of other versions may return JSON of another form."""
     server = serve(tokenize=(200, body), completions=(200, body))
     with pytest.raises(ServerError, match="unexpected answer to /tokenize: "):
         server.tokenize("m", [])
@@ -134,7 +135,7 @@ def test_malformed_answers_are_reported(serve: Any, body: dict[str, Any]) -> Non
 
 
 def test_logprobs_are_read_token_by_token(serve: Any) -> None:
-    """The first token has none."""
+    """The first token has no log-probability."""
     rows = [None, {"7": {"logprob": -1.5}}, {"3": {"logprob": -9.0}, "8": {"logprob": -0.5}}]
     answer = {"choices": [{"prompt_logprobs": rows}]}
     assert serve(completions=(200, answer)).logprobs("m", [5, 7, 8]) == [-1.5, -0.5]
@@ -150,8 +151,9 @@ def test_the_printed_command_listens_on_this_machine_only() -> None:
 
 
 @pytest.mark.parametrize(("gpus", "backend"), [(0, "rg_env_shm"), (1, "rg_env_shm"), (2, "nccl")])
-def test_vllm_is_started_so_that_it_takes_weights(gpus: int, backend: str) -> None:
-    """The backend depends on the number of GPUs. The user's options come last, so they take precedence."""
+def test_vllm_is_started_with_weight_transfer(gpus: int, backend: str) -> None:
+    """The weight transfer backend depends on the number of GPUs. The user's options come last, so they take
+    precedence."""
     environment, command = vllm_command("tiny", ["--port", "9000", "--logprobs-mode", "raw_logprobs"], gpus)
     assert (Path(command[command.index("--model") + 1]) / "model.safetensors").is_file()
     assert environment["VLLM_SERVER_DEV_MODE"] == "1"
@@ -161,7 +163,9 @@ def test_vllm_is_started_so_that_it_takes_weights(gpus: int, backend: str) -> No
     assert command[command.index("--generation-config") + 1] == "vllm"
 
 
-def test_a_server_on_a_cpu_says_what_limits_its_memory(rg_env: Any, environ: Any, monkeypatch: Any) -> None:
+def test_a_server_on_a_cpu_prints_the_variable_that_limits_its_memory(
+    rg_env: Any, environ: Any, monkeypatch: Any
+) -> None:
     """vLLM's own error is a traceback that does not mention the variable."""
     monkeypatch.setattr("rg_env.inference.machine.Machine.check_installed", lambda self: None)
     monkeypatch.setattr("os.execve", lambda *_: None)

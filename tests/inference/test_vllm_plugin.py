@@ -28,7 +28,7 @@ print(getattr(weight_transfer, "registered", None))
     ("text", "registered"),
     [
         ("raise ImportError", None),
-        ("", "None"),  # a vLLM before 0.32 has no factory
+        ("", "None"),  # vLLM before 0.32 has no factory
         (NEW, "[('rg_env_shm', 'rg_env.inference.vllm.backend', 'SharedMemoryEngine')]"),
     ],
     ids=["none", "old", "new"],
@@ -37,7 +37,7 @@ def test_the_backend_is_registered_once(tmp_path: Path, text: str, registered: s
     """vLLM calls plugins in every process, in some more than once, and rejects names that are already registered."""
     folder = tmp_path / "vllm" / "distributed"
     folder.mkdir(parents=True)
-    for package in (folder.parent, folder):  # before an installed vLLM
+    for package in (folder.parent, folder):  # takes precedence over an installed vLLM
         (package / "__init__.py").touch()
     (folder / "weight_transfer.py").write_text(text)
     call = CALL if registered else CALL.split("from vllm")[0]

@@ -1,4 +1,4 @@
-"""`examples/train_actor_critic.py`: its parts against independent computations, and the script as a process."""
+"""`examples/train_actor_critic.py`: its parts, compared with independent computations, and the script as a process."""
 
 import importlib.util
 import json
@@ -37,7 +37,8 @@ def example() -> Any:
 
 @pytest.fixture
 def rollouts() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Ids `(6, 20)`, the mask of completions of 2 to 12 tokens after 8 of prompt `(6, 19)`, rewards `(6,)`."""
+    """Token ids `(6, 20)` with prompts of 8 tokens, the mask `(6, 19)` of completions of 1 to 12 tokens, and rewards
+    `(6,)`."""
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(3, 700, (6, 20), generator=generator)
     columns = torch.arange(19)
@@ -52,7 +53,7 @@ def small_head(seed: int = 0, width: int = SMALL["hidden_size"]) -> torch.nn.Lin
 
 
 def alone(model: Any, head: Any, ids: torch.Tensor, mask: torch.Tensor) -> list[tuple[list[float], list[float]]]:
-    """Log-probabilities and values of each row's completion, by itself and without padding."""
+    """Log-probabilities and values of each row's completion, computed for each row separately and without padding."""
     found = []
     for row, kept in zip(ids, mask, strict=True):
         first, end = int(kept.nonzero().min()), int(kept.nonzero().max()) + 1
@@ -66,7 +67,8 @@ def alone(model: Any, head: Any, ids: torch.Tensor, mask: torch.Tensor) -> list[
 
 
 def lambda_return(rewards: list[float], values: list[float], t: int, gamma: float, lam: float) -> float:
-    """The mean of all n-step returns from `t`, weighted by `(1 - lam) lam^(n - 1)`; the longest has the rest."""
+    """The mean of all n-step returns from `t`, weighted by `(1 - lam) lam^(n - 1)`; the longest gets the remaining
+    weight."""
     left = len(rewards) - t
     total = 0.0
     for n in range(1, left + 1):
@@ -85,7 +87,7 @@ def lambda_return(rewards: list[float], values: list[float], t: int, gamma: floa
     gamma=shares,
     lam=shares,
 )
-def test_advantages_are_lambda_returns_less_values(example: Any, rows: Any, gamma: float, lam: float) -> None:
+def test_advantages_are_lambda_returns_minus_values(example: Any, rows: Any, gamma: float, lam: float) -> None:
     """Advantages match their definition over all n-step returns, and do not depend on values outside the mask."""
     width = max(start + len(steps) for start, steps, _ in rows) + 1
     rewards, values = (torch.tensor([[junk] * width for _, _, junk in rows]) for _ in range(2))
@@ -106,8 +108,9 @@ def test_advantages_are_lambda_returns_less_values(example: Any, rows: Any, gamm
     ("ratio", "advantage", "slope"),
     [(1.0, 2.0, -2.0), (1.0, -2.0, 2.0), (1.5, 2.0, 0.0), (0.5, 2.0, -1.0), (0.5, -2.0, 0.0), (1.5, -2.0, 3.0)],
 )
-def test_the_loss_stops_paying_beyond_the_clip(example: Any, ratio: float, advantage: float, slope: float) -> None:
-    """The slope in the log-probability is `-ratio A` within the bounds, and also if the ratio moved the wrong way."""
+def test_the_loss_is_flat_beyond_the_clip(example: Any, ratio: float, advantage: float, slope: float) -> None:
+    """The slope in the log-probability is `-ratio A` within the bounds, and also beyond a bound if the ratio moved the
+    wrong way."""
     logps = torch.tensor([ratio]).log().requires_grad_()
     loss, clipped = example.ppo_loss(logps, torch.zeros(1), torch.tensor([advantage]), 0.2)
     loss.sum().backward()
@@ -116,15 +119,16 @@ def test_the_loss_stops_paying_beyond_the_clip(example: Any, ratio: float, advan
 
 
 def test_advantages_are_from_the_value_head(example: Any, rollouts: Any, model: Any) -> None:
-    """Computed row by row, with the reward only at the last token; another head gives other advantages."""
-    ids, mask, paid = rollouts
+    """Advantages, returns and log-probabilities equal those computed row by row, with the reward only at the last
+    token. Another value head gives other advantages."""
+    ids, mask, final_rewards = rollouts
     found = []
     for seed in (0, 1):
         head = small_head(seed, model.config.hidden_size)
-        logps, advantages, returns, hidden = example.judge(model, head, ids, mask, paid, OPTIONS)
+        logps, advantages, returns, hidden = example.judge(model, head, ids, mask, final_rewards, OPTIONS)
         found.append(advantages)
         for row, (row_logps, values) in enumerate(alone(model, head, ids, mask)):
-            rewards = [0.0] * (len(values) - 1) + [paid[row].item()]
+            rewards = [0.0] * (len(values) - 1) + [final_rewards[row].item()]
             expected = [lambda_return(rewards, values, t, OPTIONS.gamma, OPTIONS.lam) for t in range(len(values))]
             kept = mask[row]
             torch.testing.assert_close(returns[row, kept], torch.tensor(expected), atol=1e-4, rtol=1e-4)
@@ -154,7 +158,7 @@ def test_mistakes_are_one_line(tmp_path: Path, arguments: list[str], words: str)
 
 @pytest.mark.parametrize("by", [math.nan, math.inf])
 def test_an_update_that_is_not_finite_is_skipped(example: Any, by: float) -> None:
-    """Tests the critic; policies use the trainer's guard, which is tested in test_step_guard.py."""
+    """This tests the critic; policies use the trainer's guard, which test_step_guard.py tests."""
     critic = torch.nn.Linear(8, 1)
     before = critic.weight.clone()
     hidden = torch.full((4, 8), by)

@@ -13,7 +13,7 @@ EVENTS = [name for name in vars(TrainerCallback) if name.startswith("on_") and n
 
 
 class Seen(TrainerCallback):
-    """Records each event with its step and its arguments."""
+    """A callback that records each event with its step and its arguments."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, int]] = []
@@ -40,7 +40,7 @@ def step(number: int) -> list[tuple[str, int]]:
 
 
 def test_every_event_comes_in_order(make_trainer: Any, make_env: Any) -> None:
-    """Each event has its step: 8 rows make two steps per epoch, with a checkpoint after the second step."""
+    """Each event has its step. 8 rows make two steps per epoch, and a checkpoint follows the second step."""
     seen = Seen()
     trainer = make_trainer(
         env=make_env(num_train_examples=8), max_steps=3, max_tokens=4, save_steps=2, callbacks=[seen]
@@ -91,7 +91,7 @@ def test_control_ends_and_saves_a_run(make_trainer: Any, tmp_path: Path) -> None
     assert [step for event, step in seen.events if event == "on_save"] == [1]
 
 
-def test_a_control_that_is_returned_counts(make_trainer: Any) -> None:
+def test_a_returned_control_takes_effect(make_trainer: Any) -> None:
     """As in transformers, None keeps the current control, and callback classes are instantiated."""
 
     class Returns(TrainerCallback):

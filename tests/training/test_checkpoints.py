@@ -37,7 +37,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(saved: Path, make_trainer: Any, tmp_path: Path) -> Path:
-    """The folder of a run with checkpoint-1 and checkpoint-2, to be damaged."""
+    """The folder of a run with checkpoint-1 and checkpoint-2, copied so that a test can damage it."""
     if not saved.exists():
         train(make_trainer(output_dir=str(saved), save_steps=1, **{**OPTIONS, "max_steps": 2}), evaluation=NONE)
     shutil.copytree(saved, tmp_path / "run")
@@ -92,7 +92,7 @@ def problem(path: Path) -> str:
 def test_a_damaged_checkpoint_is_reported(
     run: Path, make_trainer: Any, file: str, damage: Callable[[Path], Any], words: str
 ) -> None:
-    """The file is named, and nothing is written; "auto" uses the previous checkpoint and overwrites the damaged one."""
+    """The error names the file. "auto" resumes from the previous checkpoint and overwrites the damaged one."""
     damage(run / "checkpoint-2" / file)
     assert words in problem(run / "checkpoint-2")
     results = train(make_trainer(output_dir=str(run), save_steps=1, **OPTIONS), evaluation=NONE, resume="auto")
@@ -103,7 +103,8 @@ def test_a_damaged_checkpoint_is_reported(
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_nothing_in_a_checkpoint_is_executed(run: Path, tmp_path: Path) -> None:
-    """This holds for our own files and for those that DeepSpeed and torch.distributed.checkpoint would unpickle."""
+    """Malicious pickles are rejected in our own files and in those that DeepSpeed and torch.distributed.checkpoint
+    would unpickle."""
     bomb, path = Bomb(tmp_path / "executed"), run / "checkpoint-2"
     for file in ("optimizer.pt", "resume_state_0.pt"):
         whole = (path / file).read_bytes()
@@ -146,9 +147,9 @@ def test_nothing_in_a_checkpoint_is_executed(run: Path, tmp_path: Path) -> None:
         ({"beta": 0.1, "kl_reference": "previous"}, "it was saved without kl_reference='previous'"),
     ],
 )
-def test_another_run_is_refused(run: Path, make_trainer: Any, fields: dict[str, Any], words: str) -> None:
-    """Settings that change the order of the rows, settings that need a missing file, and fewer steps are rejected.
-    Nothing is written."""
+def test_a_run_with_other_settings_is_refused(run: Path, make_trainer: Any, fields: dict[str, Any], words: str) -> None:
+    """Settings that must stay the same, settings that need a missing file, and fewer steps are rejected. Nothing is
+    written."""
     before = sorted(run.rglob("*"))
     with pytest.raises(InputError, match=words):
         train(make_trainer(output_dir=str(run), **{**OPTIONS, **fields}), resume="auto")
@@ -204,7 +205,7 @@ def test_another_adapter_is_refused(make_trainer: Any, tmp_path: Path) -> None:
 
 
 def test_newer_checkpoints_are_not_overwritten(run: Path, make_trainer: Any) -> None:
-    """Continuing from an older checkpoint would overwrite them."""
+    """Resuming from an older checkpoint is refused, because the run would overwrite the newer ones."""
     for path, words in (
         (run / "checkpoint-1", "has checkpoints after checkpoint-1: resume from the newest, checkpoint-2"),
         (run / "checkpoint-9", "resume.json is missing"),
@@ -218,7 +219,8 @@ def test_newer_checkpoints_are_not_overwritten(run: Path, make_trainer: Any) -> 
 
 
 def test_a_full_disk_loses_nothing(make_trainer: Any, tmp_path: Path) -> None:
-    """The previous checkpoint stays complete, and the run ends with one line, whichever file was being written."""
+    """Whichever file was being written, the previous checkpoint stays complete and the run ends with a one-line
+    error."""
     for number, blocked in enumerate(("model.safetensors", "optimizer.pt", "resume_state_0.pt")):
         folder = tmp_path / str(number)
         trainer = make_trainer(model=policy(), output_dir=str(folder), save_steps=1, **OPTIONS)
@@ -238,7 +240,7 @@ def test_a_full_disk_loses_nothing(make_trainer: Any, tmp_path: Path) -> None:
         assert chosen("auto", folder) == folder / "checkpoint-1"
 
 
-def test_weights_that_were_not_written_completely_are_no_checkpoint(make_trainer: Any, tmp_path: Path) -> None:
+def test_a_checkpoint_with_empty_weights_is_not_saved(make_trainer: Any, tmp_path: Path) -> None:
     """ZeRO-3 writes empty weights if it does not gather them."""
     trainer = make_trainer(save_steps=1, **OPTIONS)
     save = trainer.strategy.save
@@ -256,7 +258,7 @@ def test_weights_that_were_not_written_completely_are_no_checkpoint(make_trainer
 
 
 def test_weights_in_several_files_are_found(tmp_path: Path) -> None:
-    """One of several tied weights is enough."""
+    """Only one of several tied weights must be stored."""
     model = policy()
     model.save_pretrained(tmp_path, max_shard_size="100KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
@@ -265,8 +267,8 @@ def test_weights_in_several_files_are_found(tmp_path: Path) -> None:
     assert "cannot be read" in str(weights_problem(tmp_path, model))
 
 
-def test_weights_that_nothing_could_load_are_refused_at_the_start(make_args: Any) -> None:
-    """Pickles, and shards that ZeRO-3 would not gather, are rejected with a remedy."""
+def test_weight_formats_that_cannot_be_loaded_are_refused_at_the_start(make_args: Any) -> None:
+    """Saving pickles, or shards that ZeRO-3 would not gather, is rejected, and the error explains what to change."""
     with pytest.raises(InputError, match="save_safetensors=False: weights are always saved as safetensors"):
         make_args(save_safetensors=False)
     plugin = SimpleNamespace(zero_stage=3, zero3_save_16bit_model=False, deepspeed_config={})
