@@ -29,7 +29,7 @@ tasks: {spell_backward: {}, chain_sum: {weight: 2}}
 
 @pytest.fixture
 def base(here: Path) -> Path:
-    """A small config in the working directory."""
+    """A config for a small run, in the working directory."""
     (here / "run.yaml").write_text(BASE)
     return Path("run.yaml")
 
@@ -47,7 +47,7 @@ MISTAKES = [
     ("hf_upload=true", "use hub"),
     ("max_steps=3", "unknown key 'max_steps': did you mean training.max_steps?"),
     ("training.lr=1e-5", "use learning_rate"),
-    # keys that similar names of ours would mislead
+    # keys for which a similar name of ours would be the wrong suggestion
     ("eval_num_examples_to_print=1", "use logging.num_examples"),
     ("lora_r=1", "use lora.r"),
     ("training.use_lora=1", "use a lora section"),
@@ -80,7 +80,7 @@ MISTAKES = [
     ("rewards.format=true", "is a section with its own keys, such as"),
     ("rewards={format: .nan}", "rewards.format = nan @ command line: weight must be a finite number"),
     ('output.dir="a\\0b"', "contains a null character"),
-    # names of other things
+    # names of tasks, rewards, models and monitors
     ("tasks.chain_sums.weight=1", "unknown task 'chain_sums': did you mean 'chain_sum'"),
     ("tasks.game_of_24={}", "use 'puzzle24'"),
     ("evaluation.tasks.mase={}", "; for your own label, set task: NAME"),
@@ -162,15 +162,15 @@ def test_a_mistake_is_one_line_with_path_and_remedy(base: Path, overrides: str |
         ("reasoning_gym.datasets.ab.weight=2", "use tasks, and splits.num_train_examples"),
     ],
 )
-def test_a_hint_names_the_section_only_if_it_is_in_one(base: Path, override: str, end: str) -> None:
-    """Hints for top-level keys name the whole path themselves."""
+def test_a_hint_names_the_section_where_it_is_needed(base: Path, override: str, end: str) -> None:
+    """A hint adds the section of the new key, unless it has the whole path or the key is already in that section."""
     with pytest.raises(ConfigError) as caught:
         load_train_config(base, [override])
     assert str(caught.value).endswith(f" @ command line: {end}")
 
 
 def test_a_config_of_the_papers_trainer_is_one_line(tmp_path: Path) -> None:
-    """The error names the corresponding config."""
+    """The error names our config that corresponds to the file."""
     file = tmp_path / "inter_generalisation" / "logic_qwen_3b.yaml"
     file.parent.mkdir()
     file.write_text("reasoning_gym: {dataset_size: 20000}\ntrainer: {n_gpus_per_node: 4}\n")
@@ -190,7 +190,7 @@ def test_a_config_of_the_papers_trainer_is_one_line(tmp_path: Path) -> None:
         ("rewards.length.options.max_tokens", -1, "must be a number of at least 0"),
     ],
 )
-def test_options_are_reported_at_their_own_place(base: Path, path: str, value: int, words: str) -> None:
+def test_errors_in_options_name_the_path_of_the_option(base: Path, path: str, value: int, words: str) -> None:
     """Errors are not reported at the task or reward to which the options belong."""
     with pytest.raises(ConfigError) as caught:
         load_train_config(base, ["tasks={maze: {}, spell_backward: {}}", f"{path}={value}"])
@@ -198,8 +198,8 @@ def test_options_are_reported_at_their_own_place(base: Path, path: str, value: i
     assert words in str(caught.value)
 
 
-def test_all_options_of_a_task_are_told_each_with_its_line(base: Path) -> None:
-    """Errors in a file name the lines of the keys; in the short form of a list, the line of the list."""
+def test_all_invalid_options_of_a_task_are_reported_with_their_lines(base: Path) -> None:
+    """Errors in a file give the line of each key or, for the short form of a list, the line of the list."""
     base.write_text(
         "model: {name: tiny}\n"
         "tasks:\n"
@@ -236,7 +236,7 @@ def test_a_batch_is_checked_for_the_processes_that_share_it(base: Path) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(rollouts=st.integers(1, 200), group=st.integers(2, 9), micro=st.integers(1, 16), processes=st.integers(1, 6))
-def test_a_batch_that_does_not_fit_is_refused_with_the_nearest_that_do(
+def test_an_invalid_batch_size_is_refused_with_the_nearest_valid_ones(
     rollouts: int, group: int, micro: int, processes: int
 ) -> None:
     """A suggested batch needs no other change, unless no batch within a factor of 2 qualifies."""
@@ -271,7 +271,7 @@ def test_a_batch_that_does_not_fit_is_refused_with_the_nearest_that_do(
         ({"lerning_rate": 1e-5}, "lerning_rate.*learning_rate"),
         ({"loss_type": "ppo"}, "loss_type.*'ppo'.*bnpo.*dapo"),
         ({"kl_reference": "previous"}, "kl_reference='previous': there is no KL term because beta is 0"),
-        ({"max_prompt_length": 0}, "max_prompt_length"),  # not taken for "no limit"
+        ({"max_prompt_length": 0}, "max_prompt_length"),  # 0 does not mean "no limit"
         ({"learning_rate": float("inf")}, "learning_rate"),
         ({"temperature": -1, "max_steps": 0, "logging_steps": 10}, "max_steps.*temperature.*logging_steps"),
         *(({name: 1}, f"{name}=1: {re.escape(text)}") for name, text in GRPO_NAMES.items() if name != "max_new_tokens"),
@@ -279,22 +279,22 @@ def test_a_batch_that_does_not_fit_is_refused_with_the_nearest_that_do(
     ids=str,
 )
 def test_in_python_all_mistakes_are_one_line(fields: dict[str, Any], message: str) -> None:
-    """Names from other trainers are rejected, and the error gives the replacement."""
+    """Names from other trainers are rejected, and the error gives their replacement."""
     with pytest.raises(InputError, match=message) as caught:
         GRPOConfig(**fields)
     assert "\n" not in str(caught.value)
     assert not GRPO_NAMES.keys() & GRPOConfig.model_fields.keys()
 
 
-def test_what_replaces_names_of_other_trainers_exists() -> None:
+def test_replacements_for_names_of_other_trainers_exist() -> None:
     parts_of = {name: field.annotation for name, field in TrainConfig.model_fields.items()}
     fields = {field for section in parts_of.values() for field in getattr(section, "model_fields", {})}
     named = {name for text in GRPO_NAMES.values() for name in re.findall(r"[a-z_]*_[a-z_]+", text)}
     assert named <= {*fields, *GRPOConfig.model_fields, *parts_of, "vllm", "mixed_precision"}
 
 
-def test_the_fields_that_other_sections_hold_are_pythons_alone(base: Path) -> None:
-    """They occur neither in resolved configs nor in documents, and get their values from those sections."""
+def test_fields_that_other_sections_set_are_for_python_only(base: Path) -> None:
+    """Resolved configs omit such fields, which get their values from those sections."""
     config = load_train_config(base, ["seed=3", "output.save_every=5", "output.save_total_limit=2", "output.dir=x"])
     assert not OWNED_ELSEWHERE.keys() & config.resolved()["training"].keys()
     args = config.grpo_config(Path("x"))
@@ -302,8 +302,8 @@ def test_the_fields_that_other_sections_hold_are_pythons_alone(base: Path) -> No
     assert GRPOConfig(seed=3, save_steps=5, save_total_limit=2, output_dir="x") == args
 
 
-def test_mistakes_of_all_kinds_are_shown_together(base: Path) -> None:
-    """Types, keys and names are checked first, then incompatible values."""
+def test_mistakes_of_all_kinds_are_reported_together(base: Path) -> None:
+    """Errors in types, keys and names are reported at once, and so are incompatible values and unknown names."""
     names = ["training.output_dir=x", "tasks.mase={}", "rewards.lenth=1"]
     for mistakes in (["seed=x", "training.max_steps=0", "model.nam=1", *names], ["training.warmup_steps=500", *names]):
         with pytest.raises(ConfigError) as caught:
@@ -311,8 +311,8 @@ def test_mistakes_of_all_kinds_are_shown_together(base: Path) -> None:
         assert len(str(caught.value).splitlines()) == 1 + len(mistakes)
 
 
-def test_the_default_warmup_fits_into_a_short_run(base: Path) -> None:
-    """A short run needs no other settings. A warmup that the user has set is still checked."""
+def test_the_default_warmup_is_capped_in_a_short_run(base: Path) -> None:
+    """A short run needs no other settings, but a warmup that the user has set is still checked."""
     assert load_train_config(base, ["training.max_steps=3"]).training.warmup_steps == 3
     assert (GRPOConfig(max_steps=3).warmup_steps, GRPOConfig(max_steps=30).warmup_steps) == (3, 10)
     assert GRPOConfig(max_steps=3, warmup_steps=0).warmup_steps == 0
@@ -340,12 +340,12 @@ def test_the_default_warmup_fits_into_a_short_run(base: Path) -> None:
     ],
 )
 def test_short_forms(base: Path, short: str, whole: str) -> None:
-    """Plain text can stand for a section or a list, a list of names or mappings for a mapping, and a number for a
+    """Plain text is short for a section or a list, a list of names or mappings for a mapping, and a number for a
     weight."""
     assert load_train_config(base, [short]) == load_train_config(base, [whole])
 
 
-def test_a_batch_that_does_not_fit_is_reported_with_other_mistakes(base: Path) -> None:
+def test_an_invalid_batch_size_is_reported_with_other_mistakes(base: Path) -> None:
     """The batch is not checked if a value that it depends on is itself invalid."""
     with pytest.raises(ConfigError, match=r"2 mistakes(.|\n)*7 rollouts are not divisible by num_generations=8"):
         load_train_config(base, ["training.rollouts_per_step=7", "training.learning_rate=x"])
@@ -373,8 +373,8 @@ def _short(kind: Any) -> str:
     return next((short for each in (kind, *get_args(kind)) if (short := getattr(each, "short", ""))), "")
 
 
-def test_the_resolved_config_reads_equal(base: Path) -> None:
-    """Any run can be repeated from its own config.yaml."""
+def test_the_resolved_config_loads_to_an_equal_config(base: Path) -> None:
+    """Any run can therefore be repeated from its own config.yaml."""
     overrides = [
         "prompt.system_prompt='Ünïcode \x85 \"quotes\" # no comment'", "training.learning_rate=1e-6", "lora.r=4",
         "curriculum={tasks: {spell_backward: {}}, schedule: {0: 0, 10: 1}}",
@@ -386,7 +386,7 @@ def test_the_resolved_config_reads_equal(base: Path) -> None:
 
 
 def test_a_dry_run_imports_nothing_heavy(base: Path) -> None:
-    """A dry run therefore takes less than a second."""
+    """Without heavy imports, a dry run takes less than a second."""
     code = (
         "import sys; from rg_env.cli.main import run; run(['train', 'run.yaml', '--dry-run']); "
         "print({'torch', 'reasoning_gym', 'verifiers', 'transformers', 'datasets', 'numpy'} & set(sys.modules))"
@@ -420,7 +420,7 @@ def test_a_dry_run_imports_nothing_heavy(base: Path) -> None:
           "labels      words: spell_backward (7)"]),
     ],
 )  # fmt: skip
-def test_the_plan_says_what_a_run_will_do(base: Path, overrides: list[str], lines: list[str]) -> None:
+def test_the_plan_describes_the_run(base: Path, overrides: list[str], lines: list[str]) -> None:
     text = describe(load_train_config(base, overrides))
     for line in lines:
         assert f"\n#   {line}\n" in f"{text}\n"
@@ -429,7 +429,7 @@ def test_the_plan_says_what_a_run_will_do(base: Path, overrides: list[str], line
 VLLM, SCHEDULE = "engine.kind=vllm", "curriculum={tasks: {chain_sum: {}}, schedule: {0: 0, 9: 1}, step: 2}"
 NEVER = ["evaluation.before=false", "evaluation.after=false", "evaluation.every=0"]
 UNUSED: list[tuple[list[str], str, str, str]] = [
-    # what is given, the keys of it that do nothing and why, and with what they do something
+    # overrides, the keys among them without effect, the reason, and an override that gives the keys an effect
     (["engine.port=8001", "engine.host=h"], "engine.host, engine.port", "engine.kind: embedded", VLLM),
     (["training.epsilon=0.3"], "training.epsilon", "training.num_iterations: 1", "training.num_iterations=2"),
     (["training.off_policy_mask_threshold=0.1"], "training.off_policy_mask_threshold",
@@ -467,15 +467,15 @@ def test_a_key_without_effect_is_named_with_the_reason(
     "overrides",
     [
         ["engine.port=8000", "training.epsilon=0.2"],  # the defaults
-        ["engine.generation_timeout=9"],  # the embedded engine's, too
-        ["training.lr_scheduler_type=constant", "training.warmup_steps=0"],  # what happens anyway
-        ["curriculum={tasks: [chain_sum], schedule: {0: 1}, window: 5}"],  # window of the accuracy that is logged
-        ["training.max_steps=2", "training.warmup_steps=0"],  # the monitors' own window is not asked for
+        ["engine.generation_timeout=9"],  # also applies to the embedded engine
+        ["training.lr_scheduler_type=constant", "training.warmup_steps=0"],  # the same as without these keys
+        ["curriculum={tasks: [chain_sum], schedule: {0: 1}, window: 5}"],  # the window of the logged accuracy
+        ["training.max_steps=2", "training.warmup_steps=0"],  # the user has not set monitors.window
         ["training.rollouts_as_steps=true", "monitors.stop_on=[truncation]", "training.max_steps=1153"],
     ],
     ids=str,
 )
-def test_other_keys_are_not(base: Path, overrides: list[str]) -> None:
+def test_keys_with_an_effect_are_not_reported(base: Path, overrides: list[str]) -> None:
     assert without_effect(load_train_config(base, overrides)) == ""
 
 
@@ -536,7 +536,7 @@ def sections(schema: type[Section]) -> list[type[Section]]:
 
 
 @pytest.mark.parametrize("schema", dict.fromkeys(sections(TrainConfig)), ids=lambda schema: schema.__name__)
-def test_every_field_of_every_section_says_what_it_is(schema: Any) -> None:
+def test_every_section_and_field_has_a_description(schema: Any) -> None:
     assert schema.__doc__
     for name, field in schema.model_fields.items():
         assert field.description or parts(field.annotation), name

@@ -29,16 +29,16 @@ def name(path: Path) -> str:
 
 
 def loaded(folder: Path, *extends: Path | str, **sections: Any) -> TrainConfig:
-    """A config that extends files and has these sections, read from disk."""
+    """Write a config that extends files and has these sections, and load it."""
     file = folder / "run.yaml"
     file.write_text(json.dumps({"extends": [str(path) for path in extends], **sections}))
     return load_train_config(file)
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=name)
-def test_an_experiment_loads_and_says_what_it_is(path: Path) -> None:
-    """Its resolved form loads to the same config, every key has an effect, and the comment at the top has the command,
-    the source of the numbers, and the metrics under labels."""
+def test_an_experiment_loads_and_is_documented(path: Path) -> None:
+    """The resolved config loads to an equal config, every key has an effect, and the comment at the top gives the
+    command, the source of the numbers, and the metrics under labels."""
     config = load_train_config(path)
     assert TrainConfig.model_validate_json(config.model_dump_json()) == config
     assert without_effect(config) == ""
@@ -50,7 +50,7 @@ def test_an_experiment_loads_and_says_what_it_is(path: Path) -> None:
 
 @pytest.mark.parametrize("path", PARTS, ids=name)
 def test_a_part_loads_with_a_minimal_config(path: Path, tmp_path: Path) -> None:
-    """Algorithms, models, tasks and prompts can each be put together with anything else."""
+    """Each file for an algorithm, a model, tasks or a prompt works in any config."""
     own = yaml.safe_load(path.read_text())
     model = {"name": "tiny", **own.get("model", {})}
     tasks = own.get("tasks") or {"ab": {}} if path.parent.name != "held_out" else {"count_primes": {}}
@@ -59,13 +59,13 @@ def test_a_part_loads_with_a_minimal_config(path: Path, tmp_path: Path) -> None:
 
 
 def test_base_spells_out_the_defaults(tmp_path: Path) -> None:
-    """Its values are the same as in a run without base.yaml."""
+    """A run with base.yaml has the same values as one without it."""
     sections = {"model": {"name": "tiny"}, "tasks": {"ab": {}}}
     assert loaded(tmp_path, CONFIGS / "base.yaml", **sections) == loaded(tmp_path, **sections)
 
 
-def test_a_list_of_rewards_replaces_those_of_the_base(tmp_path: Path) -> None:
-    """A mapping adds to the rewards of the base."""
+def test_a_list_of_rewards_replaces_those_of_base_yaml(tmp_path: Path) -> None:
+    """A mapping, by contrast, adds to the rewards of base.yaml."""
     sections = {"model": {"name": "tiny"}, "tasks": {"ab": {}}}
     listed = [{"name": "correctness", "weight": 0.8}, {"name": "brevity", "weight": 0.2}]
     assert [*loaded(tmp_path, CONFIGS / "base.yaml", **sections, rewards=listed).rewards] == ["correctness", "brevity"]
@@ -88,8 +88,8 @@ def test_scripts_and_configs_have_the_same_defaults(tmp_path: Path, model: str) 
 
 
 @pytest.mark.parametrize("path", [path for path in EXPERIMENTS if path.stem.endswith("_fixed")], ids=name)
-def test_a_fixed_difficulty_differs_in_that_alone(path: Path) -> None:
-    """It differs from its curriculum only in difficulty and in the number of steps and questions."""
+def test_a_fixed_config_differs_from_its_curriculum_only_in_difficulty(path: Path) -> None:
+    """The numbers of steps and questions may differ as well."""
     fixed = load_train_config(path)
     other = load_train_config(path.with_name(path.name.replace("_fixed", "")))
     assert fixed.curriculum is None
@@ -113,13 +113,13 @@ def test_a_fixed_difficulty_differs_in_that_alone(path: Path) -> None:
         ("paper/intra_graphs", {"per_device_train_batch_size": 4, "entropy_coef": 0.001, "max_tokens": 1024}),
     ],
 )  # fmt: skip
-def test_numbers_are_those_of_the_sources(path: str, values: dict[str, Any]) -> None:
+def test_training_settings_match_their_sources(path: str, values: dict[str, Any]) -> None:
     training = load_train_config(CONFIGS / "train" / f"{path}.yaml").training
     assert {key: getattr(training, key) for key in values} == values
 
 
-def test_evaluations_are_those_of_the_sources() -> None:
-    """The latest versions of the evaluation files for graphs and knights_knaves."""
+def test_evaluations_match_their_sources() -> None:
+    """The sources are the latest versions of the evaluation files for graphs and knights_knaves."""
     graphs = load_train_config(CONFIGS / "train" / "paper" / "intra_graphs.yaml").evaluation
     assert (graphs.temperature, graphs.top_p, graphs.rollouts_per_example) == (0.6, 0.9, 3)
     knights = load_train_config(CONFIGS / "train" / "paper" / "curriculum_knights_knaves.yaml").evaluation
@@ -130,14 +130,15 @@ def test_evaluations_are_those_of_the_sources() -> None:
 
 
 def test_the_inter_domain_evaluation_has_the_held_out_tasks() -> None:
-    """Training runs evaluate them by domain, and one evaluation config combines all of them."""
+    """Training runs evaluate the held-out tasks of one domain, whereas this evaluation config combines all domains."""
     extended = yaml.safe_load((CONFIGS / "eval" / "paper_inter.yaml").read_text())["extends"]
     domains = {path.name for path in (CONFIGS / "tasks" / "held_out").iterdir()}
     assert {Path(each).name for each in extended if "held_out" in each} == domains
 
 
-def test_a_linear_length_reward_of_wrong_answers_gives_the_sources_advantages() -> None:
-    """Compares paper/inter_*.yaml with score + 0.2 x (1 - score) x length."""
+def test_the_length_reward_gives_the_same_advantages_as_its_source() -> None:
+    """The source's reward is score + 0.2 x (1 - score) x length, which differs from that of paper/inter_*.yaml by a
+    constant."""
     rewards = load_train_config(CONFIGS / "train" / "paper" / "inter_algebra.yaml").rewards
     ours = {name: (each.weight, each.when, each.options) for name, each in rewards.items() if each is not None}
     assert ours["correctness"] == (0.8, None, {})

@@ -1,4 +1,4 @@
-"""What a run shows on a terminal, and in logs."""
+"""What a run prints to a terminal and to logs."""
 
 import io
 import json
@@ -58,8 +58,8 @@ def example(**changes: Any) -> dict[str, Any]:
     return {**record, "completion_tokens": 5, "reward": 1.0, "correct": True, "status": "correct", **changes}
 
 
-def test_a_terminal_has_one_line_that_renews_itself() -> None:
-    """The line has the step, a bar, metrics and the remaining time; other lines are printed above it."""
+def test_a_terminal_shows_one_line_that_is_updated() -> None:
+    """The line shows the step, a bar, metrics and the remaining time; other lines are printed above it."""
     terminal = Terminal()
     with closing(RunConsole(terminal, XTERM)) as console:
         for step in (1, 2, 3):
@@ -69,13 +69,13 @@ def test_a_terminal_has_one_line_that_renews_itself() -> None:
         shown = terminal.shown()
     for words in ("4/20", "━", "reward 0.30", "accuracy 0.25", "length 33 tokens", "1.23 s/step", "left"):
         assert words in shown
-    assert "\x1b[2K" in shown  # the line is erased, and written anew
-    assert shown.count("\n") == 1  # that of the evaluation
+    assert "\x1b[2K" in shown  # the line is erased and written again
+    assert shown.count("\n") == 1  # the end of the evaluation's line
     assert shown.index("reward 0.30") < shown.index("evaluation after step 3") < shown.index("4/20")
 
 
-def test_the_terminal_is_left_as_it_was() -> None:
-    """The cursor is visible, other output is above the line, and printing is no longer redirected."""
+def test_the_terminal_is_restored() -> None:
+    """After `close`, the cursor is visible and printing is no longer redirected. Output printed before that is kept."""
     terminal = Terminal()
     with redirect_stdout(terminal):
         with closing(RunConsole(terminal, XTERM)) as console:
@@ -98,8 +98,8 @@ def test_a_terminal_without_escape_codes_gets_lines(environ: dict[str, str]) -> 
     assert "\x1b" not in terminal.shown()
 
 
-def test_elsewhere_it_is_a_line_a_step() -> None:
-    """The line has no escape codes, even if colors are forced, and is never wrapped."""
+def test_other_streams_get_one_line_per_step() -> None:
+    """Lines have no escape codes, even if colors are forced, and are never wrapped."""
     stream = io.StringIO()
     with closing(RunConsole(stream, {"FORCE_COLOR": "1", "COLUMNS": "20"})) as console:
         console.step(1, 20, METRICS)
@@ -132,9 +132,8 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_model_text_is_shown_and_not_obeyed(name: str) -> None:
-    """Model text is printed as data: markup, escape sequences, and characters that reverse or hide text have no
-    effect."""
+def test_model_text_is_printed_as_data(name: str) -> None:
+    """Markup, escape sequences, and characters that reverse or hide text have no effect."""
     text, expected = HOSTILE[name]
     assert visible_line(text) == expected
     plain, terminal = io.StringIO(), Terminal()
@@ -147,11 +146,11 @@ def test_model_text_is_shown_and_not_obeyed(name: str) -> None:
     escapes = shown.count("\x1b")
     with closing(RunConsole(terminal, XTERM)) as console:
         console.examples(1, [example()])
-    assert escapes == terminal.shown().count("\x1b")  # our own styles, and no more
+    assert escapes == terminal.shown().count("\x1b")  # only the console's own styles
 
 
-def test_long_text_is_left_out_in_the_middle() -> None:
-    """Its beginning and end are shown; text that fits is shown in full."""
+def test_long_text_is_shortened_in_the_middle() -> None:
+    """The beginning and end of long text are shown; text that fits is shown in full."""
     text = "begin " + "x" * 100_000 + " <answer>42</answer>"
     stream = io.StringIO()
     RunConsole(stream).examples(1, [example(completion=text)])
@@ -164,8 +163,8 @@ def test_long_text_is_left_out_in_the_middle() -> None:
     assert len(shorten("x" * 51, 50)) == 50
 
 
-def test_a_stream_that_cannot_write_everything_does_not_end_the_run() -> None:
-    """Characters missing from its encoding are replaced."""
+def test_characters_that_a_stream_cannot_encode_do_not_end_the_run() -> None:
+    """Such characters are replaced."""
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii")
     console = RunConsole(stream)
@@ -175,8 +174,8 @@ def test_a_stream_that_cannot_write_everything_does_not_end_the_run() -> None:
     assert b"completion:  ?\\ud800 ?\n" in raw.getvalue()
 
 
-def test_examples_of_other_environments() -> None:
-    """Records may lack a status, an accuracy or an answer; unknown values are not shown."""
+def test_examples_may_lack_values() -> None:
+    """Records of other environments may lack a status, an accuracy or an answer; unknown values are not shown."""
     stream = io.StringIO()
     record = example(correct=None, reward=None, completion="", task="default")
     del record["status"]
@@ -186,21 +185,21 @@ def test_examples_of_other_environments() -> None:
 
 
 def test_examples_are_spread_over_the_batch() -> None:
-    """Adjacent records answer the same question."""
+    """Adjacent records answer the same question, so examples are taken at equal distances."""
     records = [{"n": n} for n in range(8)]
     assert [record["n"] for record in spread(records, 2)] == [0, 4]
     assert spread(records[:1], 3) == records[:1]
     assert spread([], 3) == []
 
 
-# --- what a run shows of its evaluations
+# --- evaluations
 
 
 def evaluation(
     step: int, tasks: Sequence[str], held_out: Sequence[str] = (), labels: Sequence[str] = (), **changes: Any
 ) -> Results:
-    """Two answers to each of six problems per task, which are right more often in later steps. `changes` are applied to
-    each record."""
+    """An evaluation with two answers to each of six problems per task, which are right more often in later steps.
+    `changes` are applied to each record."""
     rng, problems = random.Random(step), []
     parts = {**dict.fromkeys(tasks, "training"), **dict.fromkeys(held_out, "held_out")}
     for task, part in {**parts, **dict.fromkeys(labels, "labelled")}.items():
@@ -230,7 +229,7 @@ def printed(*evaluations: Results) -> list[str]:
     return [" ".join(line.split()) for line in out.getvalue().splitlines()]
 
 
-def test_before_and_after_stand_side_by_side() -> None:
+def test_before_and_after_are_side_by_side() -> None:
     """The table lists each task, then the training tasks and the held-out tasks as a whole, and then paired
     differences."""
     lines = printed(*(evaluation(step, ["maze", "chain_sum"], ["sudoku"], ["hard"]) for step in (0, 20)))
@@ -248,7 +247,8 @@ def test_before_and_after_stand_side_by_side() -> None:
 
 
 def test_the_summary_of_an_interrupted_run(tmp_path: Path) -> None:
-    """The last evaluation may be older than the last step. Model text is data; checkpoints are listed by step."""
+    """The last evaluation may be older than the last step. Model text is printed as data, and checkpoints are listed by
+    step."""
     for name in ("checkpoint-10", "checkpoint-9", "config.yaml", "metrics.jsonl"):
         (tmp_path / name).mkdir()
     results = {"interrupted": True, "steps": 10, "seconds": 3.0, "model": "m", "engine": "embedded"}
@@ -262,7 +262,7 @@ def test_the_summary_of_an_interrupted_run(tmp_path: Path) -> None:
     assert text.rstrip().endswith("config.yaml, metrics.jsonl, checkpoint-9, checkpoint-10")
 
 
-def test_labels_are_in_no_overall_figure() -> None:
+def test_labels_do_not_count_toward_overall_results() -> None:
     """Labels are shown in the given order."""
     labels = ["words_6", "words_10", "maze_easy"]
     found, without = evaluation(0, ["maze"], ["sudoku"], labels), evaluation(0, ["maze"], ["sudoku"])
@@ -291,11 +291,11 @@ def test_an_environment_without_accuracy_is_shown_by_reward() -> None:
     [
         ([0, 0, 0, 0, 1, 0], [0, 0, 0, 0, 0, 1], [5, 2, 4]),
         ([1, 0], [1, 0], [0, 1]),
-        ([None] * 4, [None] * 4, [3, 1, 2]),  # without accuracy, by reward
+        ([None] * 4, [None] * 4, [3, 1, 2]),  # ranked by reward, because there is no accuracy
         ([], [], []),
     ],
 )
-def test_examples_after_a_run_differ(before: list[Any], after: list[Any], shown: list[int]) -> None:
+def test_examples_after_a_run_range_from_best_to_worst(before: list[Any], after: list[Any], shown: list[int]) -> None:
     """The pairs are the one that improved most, the median one, and the one that improved least."""
 
     def made(step: int, correct: list[Any]) -> Results:
@@ -319,9 +319,9 @@ def write(folder: Path, *evaluations: Results) -> None:
     [(1, 0, 0), (3, 2, 0), (40, 20, 0), (0, 2, 0), (1, 0, 2)],
     ids=["one", "several", "many", "held-out alone", "labels"],
 )
-def test_the_picture_grows_with_the_tasks(tmp_path: Path, tasks: int, held_out: int, labels: int) -> None:
-    """One line per task below the curve, unless there is a single task. Matplotlib does not parse the folder's name as
-    a formula."""
+def test_the_plot_grows_with_the_tasks(tmp_path: Path, tasks: int, held_out: int, labels: int) -> None:
+    """There is one line per task below the curve, unless there is a single task. Matplotlib does not parse the folder's
+    name as a formula."""
     counts = {"task": tasks, "unseen": held_out, "label": labels}
     names = [[f"{kind}{i}" for i in range(count)] for kind, count in counts.items()]
     folder = tmp_path / r"cost $\frac$ 2"
@@ -334,8 +334,7 @@ def test_the_picture_grows_with_the_tasks(tmp_path: Path, tasks: int, held_out: 
 
 
 @pytest.mark.parametrize(("last", "apart"), [(3, 1), (25, 5), (60, 10)])
-def test_steps_are_whole_and_round_in_the_picture(last: int, apart: int, tmp_path: Path) -> None:
-    """Ticks are at whole, round step numbers."""
+def test_ticks_are_at_whole_round_steps(last: int, apart: int, tmp_path: Path) -> None:
     write(tmp_path, *(evaluation(step, ["maze"]) for step in (0, last)))
     words = Picture(lambda file: plot_run(tmp_path, file), tmp_path).words
     ticks = sorted(int(word) for word in words if word.isdecimal())

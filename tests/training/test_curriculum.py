@@ -1,4 +1,5 @@
-"""Levels that follow accuracy, and the questions at each level. Accuracies are scripted; questions are real."""
+"""Curriculum levels, which follow accuracy, and the questions at each level. Accuracies are scripted; questions are
+real."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -26,8 +27,8 @@ def env() -> Any:
 
 @pytest.fixture
 def make(env: Any) -> Callable[..., Curriculum]:
-    """A curriculum for `chain_sum` with a window of 2. Keywords are fields of the config; `task` has those of the
-    task."""
+    """Return a function that makes a curriculum for `chain_sum` with a window of 2. `task` has the options of the task,
+    and other keywords are fields of the config."""
 
     def curriculum(task: dict[str, Any] | None = None, gym: Any = ("chain_sum",), **fields: Any) -> Curriculum:
         config = {"tasks": {"chain_sum": task or {}}, "window": 2, **fields}
@@ -67,21 +68,21 @@ def test_levels_follow_the_accuracy(make: Any, env: Any) -> None:
     assert play(curriculum, env, [0.5, 0.5, 0, 0, 0, 0, 0, 0, 0], first=6) == [2, 2, 2, 1, 1, 0, 0, 0, 0]
 
 
-def test_a_schedule_goes_by_the_steps(make: Any, env: Any) -> None:
-    """Accuracy does not matter; before the schedule's first step, the level is `start`."""
+def test_a_schedule_sets_the_level_by_step(make: Any, env: Any) -> None:
+    """Accuracy has no effect, and before the schedule's first step, the level is `start`."""
     curriculum = make({"start": 2}, schedule={"2": 1, "4": 3})
     curriculum.update_levels(0)
     assert play(curriculum, env, [1, 1, 1, 1, 0, 0]) == [2, 1, 1, 3, 3, 3]
 
 
-def test_a_change_is_told_and_logged(make: Any, env: Any) -> None:
-    """The level and, unless it is empty, the window's accuracy are metrics."""
-    said: list[str] = []
+def test_a_level_change_is_printed_and_logged(make: Any, env: Any) -> None:
+    """Metrics contain the level and, unless the window is empty, its accuracy."""
+    printed: list[str] = []
     curriculum = make()
-    curriculum.say = said.append
+    curriculum.say = printed.append
     assert curriculum.metrics() == {"curriculum/chain_sum/level": 0.0}
     play(curriculum, env, [1, 0.5, 0, 0, 0.25])
-    assert said == [
+    assert printed == [
         "step 2: chain_sum rises to level 1 (accuracy 0.75 over 2 prompts)",
         "step 4: chain_sum falls to level 0 (accuracy 0.00 over 2 prompts)",
     ]
@@ -109,9 +110,8 @@ def test_levels_stay_within_bounds_and_wait_for_a_window(
     assert CurriculumState.model_validate_json(curriculum.state.model_dump_json()) == curriculum.state
 
 
-def test_questions_are_of_the_level_and_for_training(make: Any, env: Any) -> None:
-    """Questions have the size of the level, never repeat, come from the training split, and are prompted and graded
-    like the environment's own."""
+def test_questions_match_the_level_and_come_from_the_training_split(make: Any, env: Any) -> None:
+    """Questions have the size of the level, never repeat, and are prompted and graded like the environment's own."""
     curriculum = make({"start": 2})
     (old,) = rows_of(env, "chain_sum")
     rows = [curriculum.replace(number, [old])[0] for number in range(FIRST_ROWS + 20)]
@@ -127,7 +127,7 @@ def test_questions_are_of_the_level_and_for_training(make: Any, env: Any) -> Non
     assert scored.metrics["accuracy"] == 1.0
 
 
-def test_options_win_in_their_order(env: Any) -> None:
+def test_options_override_each_other_in_order(env: Any) -> None:
     """The user's own options override the level's, which override the environment's."""
     sized = ReasoningGym(
         gym={"name": "chain_sum", "config": {"min_terms": 5, "max_terms": 5, "min_digits": 4, "max_digits": 4}},
@@ -142,15 +142,15 @@ def test_options_win_in_their_order(env: Any) -> None:
         Curriculum(config, sized, 0)
 
 
-def test_single_attributes_alone_change(make: Any, env: Any) -> None:
-    """The other attributes stay at level 0, and an attribute with fewer levels uses its highest."""
+def test_only_selected_attributes_change(make: Any, env: Any) -> None:
+    """Attributes that are not selected stay at level 0."""
     rows = make({"start": 3, "attributes": ["num_digits"]}).replace(0, rows_of(env, "chain_sum") * 40)
     assert {level_of(row)[0] for row in rows} == {2}
     assert max(level_of(row)[1] for row in rows) == 4
 
 
-def test_rollouts_count_at_the_level_they_were_asked_at(make: Any, env: Any) -> None:
-    """A batch requested ahead keeps its questions, and its accuracy does not count toward a level reached in the
+def test_rollouts_count_toward_the_level_of_their_questions(make: Any, env: Any) -> None:
+    """A batch sampled ahead keeps its questions, and its accuracy does not count toward a level reached in the
     meantime."""
     curriculum = make(window=1)
     row = rows_of(env, "chain_sum")
@@ -171,8 +171,9 @@ def test_rollouts_count_at_the_level_they_were_asked_at(make: Any, env: Any) -> 
     assert again.replace(2, row) == curriculum.replace(2, row)
 
 
-def test_broken_levels_are_stepped_over() -> None:
-    """This applies in both directions; a broken start level is replaced by the next one that works."""
+def test_broken_levels_are_skipped() -> None:
+    """Broken levels are skipped on the way up and on the way down, and a broken start level is replaced by one that
+    works."""
     env = ReasoningGym(gym=["modulo_grid", "sokoban", "jugs"], num_train_examples=3, num_eval_examples=0)
     tasks = {"modulo_grid": {"start": 1}, "sokoban": {}, "jugs": {"start": 3}}
     config = CurriculumConfig.model_validate({"tasks": tasks, "window": 1})
@@ -191,13 +192,13 @@ def test_broken_levels_are_stepped_over() -> None:
 
 
 def test_a_level_without_questions_becomes_the_ceiling() -> None:
-    """The library rejects a rotation of 50, which the task table cannot show, so the run continues at the level
+    """The task table does not show that reasoning-gym rejects a rotation of 50, so the run continues at the level
     below."""
     env = ReasoningGym(gym="caesar_cipher", num_train_examples=4, num_eval_examples=0)
     config = {"tasks": {"caesar_cipher": {"attributes": ["rotation"], "start": 1}}, "window": 1}
     curriculum = Curriculum(CurriculumConfig.model_validate(config), env, 0, gym="caesar_cipher")
-    said: list[str] = []
-    curriculum.say = said.append
+    printed: list[str] = []
+    curriculum.say = printed.append
     task = curriculum.state.tasks["caesar_cipher"]
     curriculum.replace(0, [env.train_rows[0]])
     curriculum.measure(0, [1.0])
@@ -206,10 +207,10 @@ def test_a_level_without_questions_becomes_the_ceiling() -> None:
     (row,) = curriculum.replace(1, [env.train_rows[0]])
     assert row["info"]["rg_level"] == "1"
     assert (task.level, task.levels) == (1, [0, 1])
-    assert re.match("caesar_cipher: level 2 has no questions; returning to level 1: .*rotation", said[-1])
+    assert re.match("caesar_cipher: level 2 has no questions; returning to level 1: .*rotation", printed[-1])
 
     config["tasks"]["caesar_cipher"]["start"] = 2  # type: ignore[index]
-    with pytest.raises(InputError, match="rotation"):  # told before training begins
+    with pytest.raises(InputError, match="rotation"):  # raised before training begins
         Curriculum(CurriculumConfig.model_validate(config), env, 0, gym="caesar_cipher").check()
 
 
@@ -219,44 +220,44 @@ def built(spec: Any) -> Callable[[int], Any]:
 
 def test_a_pool_grows_and_starts_over(env: Any) -> None:
     """All distinct questions occur once, then again from the start; a resumed run wraps around at the same question."""
-    said: list[str] = []
+    printed: list[str] = []
     spec = {"name": "leg_counting", "config": working_levels("leg_counting")[0]}
-    pool = QuestionPool("leg_counting at level 0", built(spec), env.to_examples, say=said.append)
+    pool = QuestionPool("leg_counting at level 0", built(spec), env.to_examples, say=printed.append)
     first = [pool[number]["question"] for number in range(20)]
     assert pool.end is not None
     assert 20 < pool.end < FIRST_ROWS
     assert len({pool[number]["question"] for number in range(pool.end)}) == pool.end
     assert [pool[pool.end + number]["question"] for number in range(20)] == first
-    assert len(said) == 1
-    assert f"only {pool.end} distinct questions" in said[0]
-    shorter = QuestionPool("leg_counting", built(spec), env.to_examples, end=pool.end - 9, say=said.append)
+    assert len(printed) == 1
+    assert f"only {pool.end} distinct questions" in printed[0]
+    shorter = QuestionPool("leg_counting", built(spec), env.to_examples, end=pool.end - 9, say=printed.append)
     assert shorter[0] == shorter[pool.end - 9]
     with pytest.raises(TooFewQuestionsError) as caught:
         build_rows(spec, "train", FIRST_ROWS, 0)
     assert caught.value.found == pool.end
 
 
-def test_what_is_too_long_is_left_out(env: Any) -> None:
-    """The message is printed once. If no question is short enough, an error is raised."""
-    said: list[str] = []
+def test_questions_that_are_too_long_are_excluded(env: Any) -> None:
+    """A message is printed once per pool. If no question is short enough, an error is raised."""
+    printed: list[str] = []
     spec = {"name": "chain_sum", "config": working_levels("chain_sum")[3]}
 
     def up_to(limit: int) -> Callable[[Any], list[dict[str, Any]]]:
         return lambda rows: [row for row in env.to_examples(rows) if len(row["question"]) <= limit]
 
-    pool = QuestionPool("sums", built(spec), up_to(75), say=said.append)
+    pool = QuestionPool("sums", built(spec), up_to(75), say=printed.append)
     assert all(len(pool[number]["question"]) <= 75 for number in range(2 * FIRST_ROWS))
-    assert len(said) == 1
-    assert re.fullmatch(r"sums: \d+ of 128 questions are longer than max_prompt_length, and are excluded", said[0])
+    assert len(printed) == 1
+    assert re.fullmatch(r"sums: \d+ of 128 questions are longer than max_prompt_length, and are excluded", printed[0])
 
     def short(rows: list[Any]) -> list[Any]:
         return [row for row in rows if len(row["question"]) < 200]
 
-    rows = [{"question": "?" * size} for size in range(1, 4 * FIRST_ROWS + 1)]  # only later ones are too long
-    later = QuestionPool("rows", lambda count: rows[:count], short, end=256, say=said.append)
+    rows = [{"question": "?" * size} for size in range(1, 4 * FIRST_ROWS + 1)]  # only later questions are too long
+    later = QuestionPool("rows", lambda count: rows[:count], short, end=256, say=printed.append)
     assert later[150] == rows[150]
     assert later[250] == rows[250 - 199]
-    assert said[1:] == ["rows: 57 of 128 questions are longer than max_prompt_length, and are excluded"]
+    assert printed[1:] == ["rows: 57 of 128 questions are longer than max_prompt_length, and are excluded"]
     with pytest.raises(
         InputError, match="sums: 128 of 128 questions are longer than max_prompt_length: raise max_prompt_length"
     ):
@@ -269,8 +270,8 @@ def test_a_task_with_a_level_of_its_own_is_refused(env: Any) -> None:
         Curriculum(config, env, 0, gym=[{"name": "chain_sum", "level": 1}])
 
 
-def test_a_task_without_a_working_level_is_told_with_the_config() -> None:
-    """The problem is reported before anything is loaded."""
+def test_a_task_without_a_working_level_is_a_config_error() -> None:
+    """The problem is therefore reported before anything is loaded."""
     config = {"model": {"name": "tiny"}, "tasks": ["knight_swap"], "curriculum": {"tasks": ["knight_swap"]}}
     (problem,) = problems(TrainConfig.model_validate(config))
     assert problem.path == ("curriculum", "tasks", "knight_swap")

@@ -1,4 +1,4 @@
-"""The tiny policy under a curriculum: real training, checkpoints."""
+"""Training and resuming with a curriculum on the tiny policy."""
 
 import json
 import re
@@ -23,7 +23,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def fresh(make_trainer: Any, make_env: Any, tmp_path: Path) -> Callable[..., Any]:
-    """A trainer, as in a new process, for sums that get harder and for leg counting. `folder` is under `tmp_path`."""
+    """Return a function that makes a trainer, as in a new process, for sums that get harder and for leg counting.
+    `folder` is under `tmp_path`."""
 
     def make(folder: str, curriculum: dict[str, Any] | None, **fields: Any) -> Any:
         torch.manual_seed(0)
@@ -42,13 +43,11 @@ def fresh(make_trainer: Any, make_env: Any, tmp_path: Path) -> Callable[..., Any
     return make
 
 
-# Low thresholds: levels rise after a few prompts, and fall when none of them was answered.
+# Low thresholds: levels rise after a few prompts, and fall when none is answered correctly.
 QUICK = {"tasks": {"chain_sum": {"highest": 3}}, "window": 3, "success_threshold": 0.2, "failure_threshold": 0.1}
 
 
-def test_the_level_moves_and_so_do_the_questions(
-    fresh: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_questions_follow_the_level(fresh: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The level is logged, printed and stored with each rollout, questions have the size of their level, and other
     tasks do not change."""
     trainer = fresh("run", QUICK)
@@ -58,9 +57,11 @@ def test_the_level_moves_and_so_do_the_questions(
     assert len(levels) == 8
     assert levels[0] == 0
     assert max(levels) >= 2
-    told = re.findall(r"^step (\d+): chain_sum (?:rises|falls) to level (\d) \(acc", capsys.readouterr().out, re.M)
+    printed = re.findall(r"^step (\d+): chain_sum (?:rises|falls) to level (\d) \(acc", capsys.readouterr().out, re.M)
     moves = [(step, level) for step, level in enumerate(levels) if step and level != levels[step - 1]]
-    assert [(int(step), float(level)) for step, level in told] == moves  # the next step is at the new level
+    assert [
+        (int(step), float(level)) for step, level in printed
+    ] == moves  # the printed step is the first at the new level
 
     rollouts = logged(tmp_path / "run", "rollouts.jsonl")
     assert {rollout.get("level") for rollout in rollouts if rollout["task"] == "leg_counting"} == {None}
@@ -72,8 +73,8 @@ def test_the_level_moves_and_so_do_the_questions(
         assert max(map(len, numbers)) <= rollout["level"] + 1
     assert any(len(re.findall(r"\d+", rollout["question"])) > 2 for rollout in sums)
     assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["curriculum"]["window"] == 3
-    again = [line for line in logged(tmp_path / "run") if "eval/accuracy" in line]
-    assert [line["step"] for line in again] == [0, 8]
+    evaluations = [line for line in logged(tmp_path / "run") if "eval/accuracy" in line]
+    assert [line["step"] for line in evaluations] == [0, 8]
 
 
 @pytest.mark.parametrize(
@@ -86,10 +87,10 @@ def test_the_level_moves_and_so_do_the_questions(
     ],
     ids=["between steps", "in mid-step", "two updates a batch", "scheduled"],
 )
-def test_a_run_goes_on_as_if_it_had_never_stopped(
+def test_a_resumed_run_matches_an_uninterrupted_one(
     fresh: Any, tmp_path: Path, event: str, fields: dict[str, Any], curriculum: dict[str, Any]
 ) -> None:
-    """Metrics, rollouts, levels, windows and questions are identical to those of an uninterrupted run."""
+    """Metrics, rollouts, levels, windows and questions are identical."""
     config = {**QUICK, **curriculum}
     unbroken = fresh("unbroken", config, **fields)
     train(unbroken, evaluation=EvaluationPlan(every=100))
@@ -109,7 +110,8 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(
 
 
 def test_checkpoints_of_another_curriculum_are_refused(fresh: Any, tmp_path: Path) -> None:
-    """A checkpoint is rejected if the curriculum differs, if only one run has one, or if its file is damaged."""
+    """A checkpoint is rejected if the curriculum differs, if only one of the runs has one, or if the checkpoint's file
+    is damaged."""
     train(fresh("with", QUICK, max_steps=1), evaluation=EvaluationPlan(every=100))
     train(fresh("without", None, max_steps=1), evaluation=EvaluationPlan(every=100))
     for curriculum, folder, message in (
@@ -120,7 +122,7 @@ def test_checkpoints_of_another_curriculum_are_refused(fresh: Any, tmp_path: Pat
         with pytest.raises(InputError, match=message):
             train(fresh(folder, curriculum), resume=tmp_path / folder / "checkpoint-1")
     levels = tmp_path / "with" / "checkpoint-1" / "curriculum.json"
-    for text in ('{"tasks": ', "x" * levels.stat().st_size):  # truncated; of the same size
+    for text in ('{"tasks": ', "x" * levels.stat().st_size):  # first truncated, then damaged but of the same size
         levels.write_text(text)
         with pytest.raises(InputError, match=r"curriculum.* damaged") as caught:
             train(fresh("with", QUICK), resume=tmp_path / "with" / "checkpoint-1")

@@ -1,4 +1,4 @@
-"""The main job as the README prints it: the real example, trainer, engine and policy, as separate processes."""
+"""The README's main job: the real example, trainer, engine and policy, run as separate processes."""
 
 import json
 import os
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def main_job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The run's folder, which is new in `outputs/`, and its output."""
+    """Run the example, and return its folder, which is new in `outputs/`, and its output."""
     folder = tmp_path_factory.mktemp("main-job")
     command = [sys.executable, str(EXAMPLES / "train_ultra_minimal.py")]
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280, check=False)
@@ -38,7 +38,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def test_the_policy_learns_to_reason(main_job: tuple[Path, str]) -> None:
-    """Sampled accuracy on the frozen questions rises by at least 0.35, and so do greedy accuracy and length."""
+    """Sampled accuracy on the frozen questions rises by at least 0.35, and greedy accuracy and completion length rise
+    as well."""
     results = results_of(main_job[0])
     before, after = results["eval_before"], results["eval_after"]
     assert before["n"] == after["n"] >= 200
@@ -54,8 +55,8 @@ def test_the_policy_learns_to_reason(main_job: tuple[Path, str]) -> None:
 
 
 def test_before_and_after_are_compared(main_job: tuple[Path, str]) -> None:
-    """The trained model is significantly better on three tasks, of which one was trained on, and all promised files
-    exist."""
+    """The trained model is significantly better on three tasks, one of which it was trained on, and all documented
+    files exist."""
     run, _ = main_job
     (checkpoint,) = run.glob("checkpoint-*")
     before = set((run.parent).iterdir())
@@ -85,8 +86,8 @@ def test_before_and_after_are_compared(main_job: tuple[Path, str]) -> None:
     assert "macro average" in (folder / "summary.md").read_text()
 
 
-def test_every_file_is_left(main_job: tuple[Path, str]) -> None:
-    """All files that the README lists exist."""
+def test_all_documented_files_exist(main_job: tuple[Path, str]) -> None:
+    """The run's folder contains the files that the README lists, with all steps and evaluations."""
     run, _ = main_job
     results = results_of(run)
     steps = results["steps"]
@@ -98,7 +99,7 @@ def test_every_file_is_left(main_job: tuple[Path, str]) -> None:
     assert {"loss", "accuracy", "frac_reward_zero_std", "rewards/correctness/mean", "step_time"} <= set(trained)
     first = evaluation_of(run, 0)
     assert first["accuracy"] == results["eval_before"]["accuracy"]
-    assert len(first["rollouts"]) == 2 * first["n"]  # sampled, and greedily
+    assert len(first["rollouts"]) == 2 * first["n"]  # one sampled and one greedy answer per question
     assert {row["step"] for row in read_lines(run / "rollouts.jsonl")} == set(range(1, steps + 1))
     assert (run / "reward_curve.png").read_bytes().startswith(b"\x89PNG")
     config = yaml.safe_load((run / "config.yaml").read_text())
@@ -107,8 +108,8 @@ def test_every_file_is_left(main_job: tuple[Path, str]) -> None:
     assert not list(run.rglob("*.part"))
 
 
-def test_training_and_evaluation_questions_are_apart(main_job: tuple[Path, str]) -> None:
-    """Checked by the manifest's hashes and by the questions in the rollouts."""
+def test_training_and_evaluation_questions_are_disjoint(main_job: tuple[Path, str]) -> None:
+    """This holds for the manifest's hashes and for the questions in the rollouts."""
     run, _ = main_job
     rows = json.loads((run / "manifest.json").read_text())["rows"]
     train, frozen_rows = (rows["splits"][split]["question_hashes"] for split in ("train", "eval"))
@@ -121,7 +122,7 @@ def test_training_and_evaluation_questions_are_apart(main_job: tuple[Path, str])
     assert not trained & frozen
 
 
-def test_the_console_tells_the_story(main_job: tuple[Path, str]) -> None:
+def test_the_console_output_is_complete(main_job: tuple[Path, str]) -> None:
     """The output has a line per step, the results before and after, three samples and the location of the files."""
     run, printed = main_job
     assert "step   1/" in printed
@@ -143,9 +144,9 @@ def test_ctrl_c_saves_and_ends(tmp_path: Path, by: str) -> None:
         script = str(EXAMPLES / "train_minimal.py")
         arguments = [script, "--output-dir=run", "--model", "tiny", "--num-eval", "200", "--max-steps", "500"]
     command = [sys.executable, "-u", *arguments]
-    elsewhere = {**os.environ, "PATH": "/usr/bin:/bin"}  # the shell does not find the programs by name
+    elsewhere = {**os.environ, "PATH": "/usr/bin:/bin"}  # so the shell would not find our programs by name
     printed, _, seconds = interrupted(command, tmp_path, "step   2/", env=elsewhere)
-    assert seconds < 5 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # on a machine of its own
+    assert seconds < 5 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # more if the machine is busy
     results = results_of(tmp_path / "run")
     assert results["interrupted"]
     assert results["eval_before"]["n"] == 200

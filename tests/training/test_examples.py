@@ -1,4 +1,4 @@
-"""The examples: each trains as a process of its own, and a user's mistakes in them are one line."""
+"""The examples train in processes of their own and report a user's mistakes on one line."""
 
 import ast
 import importlib.util
@@ -27,7 +27,8 @@ REPOSITORY = Path(__file__).parents[2]
 def run(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str]]:
-    """Runs an example in this process, in an empty folder; returns its exit code and standard error."""
+    """Return a function that runs an example in this process, in an empty folder, and returns its exit code and
+    standard error."""
 
     def call(name: str, *arguments: str) -> tuple[int, str]:
         spec = importlib.util.spec_from_file_location(name, REPOSITORY / "examples" / f"{name}.py")
@@ -75,7 +76,7 @@ ULTRA, MINIMAL = "train_ultra_minimal", "train_minimal"
 def test_mistakes_are_one_line(
     run: Callable[..., tuple[int, str]], tmp_path: Path, example: str, arguments: list[str], words: str
 ) -> None:
-    """Nothing is written or changed."""
+    """The exit code is 2, and no file is written."""
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -91,8 +92,8 @@ def test_mistakes_are_one_line(
 PUBLIC = {"rg_env", "rg_env.commands", "rg_env.errors", "rg_env.evaluation", "rg_env.publish.push", "rg_env.training"}
 
 
-def test_examples_import_public_names_alone() -> None:
-    """`train_trl`, which demonstrates an adapter, is an exception."""
+def test_examples_import_only_public_modules() -> None:
+    """`train_trl` is an exception, because it demonstrates an adapter."""
     for file in {*(REPOSITORY / "examples").glob("*.py")} - {REPOSITORY / "examples" / "train_trl.py"}:
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.ImportFrom) and str(node.module).startswith("rg_env"):
@@ -109,7 +110,7 @@ rewards: {{correctness: 1.0, shows_work: {{weight: 0.2, when: correct, options: 
 
 
 def test_a_config_imports_tasks_and_rewards(tmp_path: Path) -> None:
-    """Imported tasks and rewards are known by name; without the import, they are unknown."""
+    """Imported tasks and rewards are available by name; without the import, they are unknown."""
     file = tmp_path / "run.yaml"
     text = CONFIG.format(examples=REPOSITORY / "examples")
     with nothing_left():
@@ -126,8 +127,8 @@ def test_a_config_imports_tasks_and_rewards(tmp_path: Path) -> None:
         assert [reward.name for reward in resolve_rewards(config.reward_specs)] == ["correctness", "shows_work"]
 
 
-def test_an_import_that_fails_is_reported_with_its_place_in_the_config(tmp_path: Path) -> None:
-    """The path is relative to the config."""
+def test_a_failing_import_is_reported_with_its_line_in_the_config(tmp_path: Path) -> None:
+    """The import's path is relative to the config."""
     file = tmp_path / "run.yaml"
     file.write_text("model: {name: tiny}\nimports: [gone.py]\ntasks: [leg_counting]\n")
     with pytest.raises(ConfigError, match=rf"^imports = .* @ .*run\.yaml:2: imports: .*no file {tmp_path}/gone\.py$"):
@@ -150,7 +151,7 @@ STEPS = ["--max-steps", "2"]
     ],
 )
 def test_examples_train(tmp_path: Path, script: str, arguments: list[str], metric: str) -> None:
-    """Each example makes two steps, with its documented command."""
+    """Each example's documented command trains for two steps."""
     output = ["output.dir=run"] if script == "train_from_config" else ["--output-dir", "run"]
     command = [sys.executable, str(REPOSITORY / "examples" / f"{script}.py"), *arguments, *output]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)

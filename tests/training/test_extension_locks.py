@@ -27,7 +27,7 @@ def locks(tmp_path: Path) -> dict[str, Path]:
 def test_a_lock_left_by_a_killed_build_is_removed(
     locks: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is reported once; a process that may still be compiling keeps its lock."""
+    """The removal is reported once, and a process that may still be compiling keeps its lock."""
     for _ in range(2):
         collectives.clear_stale_locks(tmp_path)
     assert {name: lock.exists() for name, lock in locks.items()} == {"stale": False, "compiling": True, "fresh": True}

@@ -1,4 +1,4 @@
-"""The fixed evaluation of a plan: questions, schedule, results, and the same without training."""
+"""Fixed evaluations: questions, schedule, results, and evaluation without training."""
 
 import json
 import statistics
@@ -39,12 +39,15 @@ def metrics_of(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def unseen(make_env: Any) -> Any:
-    """Five questions of a task that is not trained on."""
+    """An environment with five questions of a task that is not trained on."""
     return make_env(gym=UNSEEN, num_train_examples=0, num_eval_examples=5)
 
 
-def test_a_whole_plan(make_trainer: Any, unseen: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All results follow from the stored rollouts, held-out tasks are separate, and all prompts form one batch."""
+def test_the_results_of_a_plan(
+    make_trainer: Any, unseen: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All results follow from the stored rollouts, held-out tasks are separate, and an evaluation samples all its
+    prompts in one batch."""
     trainer, batches = make_trainer(max_steps=1), []
     generate = trainer.engine.generate
 
@@ -55,12 +58,12 @@ def test_a_whole_plan(make_trainer: Any, unseen: Any, tmp_path: Path, capsys: py
     trainer.engine.generate = counted
     plan = EvaluationPlan(held_out=[unseen], rollouts_per_example=4, temperature=0.7, top_p=0.9, max_tokens=16)
     results = train(trainer, evaluation=plan)
-    whole = [(13 * 4, 0.7), (13, 0.0)]  # 4 sampled answers and a greedy one to each question
+    whole = [(13 * 4, 0.7), (13, 0.0)]  # 4 sampled answers and one greedy answer to each question
     assert batches == [*whole, (16, 1.0), *whole]
     run = tmp_path / "run"
     found = read(run, 1)
-    asked = {"temperature": 0.7, "top_p": 0.9, "max_tokens": 16, "rollouts_per_example": 4, "greedy": True}
-    assert asked.items() <= found["sampling"].items()
+    settings = {"temperature": 0.7, "top_p": 0.9, "max_tokens": 16, "rollouts_per_example": 4, "greedy": True}
+    assert settings.items() <= found["sampling"].items()
     assert (found["n"], found["held_out"]["n"], len(found["rollouts"])) == (8, 5, 13 * 4 + 13)
     assert list(found["tasks"]) == ["leg_counting"]
     assert list(found["held_out"]["tasks"]) == ["chain_sum"]
@@ -95,7 +98,9 @@ def test_a_whole_plan(make_trainer: Any, unseen: Any, tmp_path: Path, capsys: py
     assert (run / "reward_curve.png").exists()
 
 
-def test_labels_are_in_no_overall_figure(make_trainer: Any, make_env: Any, unseen: Any, tmp_path: Path) -> None:
+def test_labels_do_not_count_toward_overall_results(
+    make_trainer: Any, make_env: Any, unseen: Any, tmp_path: Path
+) -> None:
     """A training task at another difficulty and a held-out task are reported under their labels and are in the
     manifest."""
     config = {**TASKS["leg_counting"], "min_animals": 1, "max_animals": 1}
@@ -120,7 +125,7 @@ def test_labels_are_in_no_overall_figure(make_trainer: Any, make_env: Any, unsee
     manifests = json.loads((run / "manifest.json").read_text())["evaluation_rows"]
     assert manifests == [unseen.manifest, *({"label": label, **env.manifest} for label, env in plan.labelled.items())]
     again = load_environment(gym=UNSEEN, num_train_examples=0, num_eval_examples=5, manifest=manifests[-1])
-    assert again.manifest == unseen.manifest, "a manifest with a label is one"
+    assert again.manifest == unseen.manifest, "a manifest with a label can be loaded"
 
 
 @pytest.mark.slow
@@ -145,7 +150,7 @@ def test_evaluations_do_not_disturb_training(make_trainer: Any, unseen: Any, tmp
 def test_held_out_tasks_alone_without_greedy_answers(
     make_trainer: Any, make_env: Any, unseen: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Training tasks without evaluation rows have no overall figure, and greedy metrics are missing everywhere."""
+    """Training tasks without evaluation rows have no overall result, and greedy metrics are missing everywhere."""
     plan = EvaluationPlan(held_out=[unseen], greedy=False, before=False, every=2)
     results = train(make_trainer(env=make_env(num_eval_examples=0), max_steps=3), evaluation=plan)
     assert (results["eval_before"], results["eval_after"]["step"]) == (None, 3)
@@ -160,14 +165,16 @@ def test_held_out_tasks_alone_without_greedy_answers(
     assert "eval/held_out/accuracy" in logged
     assert "eval/accuracy" not in logged
     assert not any("greedy" in name or "pass@" in name for name in logged)
-    printed = capsys.readouterr().out.partition("Files in")[0]  # the folder has this test's name
+    printed = capsys.readouterr().out.partition("Files in")[
+        0
+    ]  # the rest contains the folder, which is named after this test
     assert "accuracy" in printed
     assert "greedy" not in printed
     assert (run / "reward_curve.png").exists()
 
 
-def test_what_was_asked_is_known_by_hash(make_trainer: Any, make_env: Any) -> None:
-    """The hash depends on the evaluation rows and the prompt, but not on the training rows."""
+def test_questions_are_identified_by_hashes(make_trainer: Any, make_env: Any) -> None:
+    """The hashes depend on the evaluation rows and the prompt, but not on the training rows."""
 
     def hashes(**changes: Any) -> tuple[str, str]:
         (entry,) = FixedEvaluation(trainer, EvaluationPlan(env=make_env(**changes))).questions
@@ -195,15 +202,17 @@ def test_what_was_asked_is_known_by_hash(make_trainer: Any, make_env: Any) -> No
         ({"every": -1, "max_tokens": 0}, "every=-1: must be at least 0; .*max_tokens=0: must be at least 1"),
     ],
 )
-def test_plans_that_cannot_be(fields: dict[str, Any], words: str) -> None:
+def test_invalid_plans_are_refused(fields: dict[str, Any], words: str) -> None:
     """The error is one line, raised when the plan is created."""
     with pytest.raises(InputError, match=words) as caught:
         EvaluationPlan(**fields)
     assert "\n" not in str(caught.value)
 
 
-def test_plans_that_do_not_fit_the_trainer(make_trainer: Any, make_env: Any, unseen: Any, tmp_path: Path) -> None:
-    """The error is raised before anything is written, and the folder that the trainer created is removed."""
+def test_plans_that_do_not_fit_the_trainer_are_refused(
+    make_trainer: Any, make_env: Any, unseen: Any, tmp_path: Path
+) -> None:
+    """The error is raised before anything is written, and no folder is left behind."""
     with pytest.raises(InputError, match="nothing to evaluate"):
         evaluate_only(make_trainer(env=make_env(num_eval_examples=0)), tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -219,14 +228,14 @@ def test_plans_that_do_not_fit_the_trainer(make_trainer: Any, make_env: Any, uns
 
 
 @pytest.mark.parametrize("label", ["maze", "leg_counting", "held_out", "status", "a/b", "a b", "", "x" * 81])
-def test_labels_that_cannot_be(unseen: Any, label: str) -> None:
-    """Labels are metric names, so they must differ from tasks and other figures."""
+def test_invalid_labels_are_refused(unseen: Any, label: str) -> None:
+    """Labels become metric names, so they must differ from tasks and other metrics."""
     with pytest.raises(InputError, match=r"labelled: .*label"):
         EvaluationPlan(labelled={label: unseen})
 
 
-def test_a_failing_reward_of_a_held_out_task_is_told(make_trainer: Any, unseen: Any, tmp_path: Path) -> None:
-    """The failure is never counted as 0."""
+def test_a_failing_reward_of_a_held_out_task_is_an_error(make_trainer: Any, unseen: Any, tmp_path: Path) -> None:
+    """A failing reward is never counted as 0."""
 
     def failing(completion: Any) -> float:
         raise KeyError("no")
@@ -237,8 +246,8 @@ def test_a_failing_reward_of_a_held_out_task_is_told(make_trainer: Any, unseen: 
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_goes_on_with_the_same_questions_only(make_trainer: Any, make_env: Any, unseen: Any) -> None:
-    """Otherwise, results before and after could not be compared."""
+def test_a_resumed_run_must_evaluate_the_same_questions(make_trainer: Any, make_env: Any, unseen: Any) -> None:
+    """Otherwise, the results before and after training could not be compared."""
     train(make_trainer(max_steps=1), evaluation=EvaluationPlan(held_out=[unseen]))
     for other in ({}, {"labelled": {"sums": unseen}}, {"held_out": [unseen], "labelled": {"sums": unseen}}):
         with pytest.raises(InputError, match="used different questions"):
@@ -248,8 +257,8 @@ def test_a_run_goes_on_with_the_same_questions_only(make_trainer: Any, make_env:
 
 
 def test_when_evaluations_are_due() -> None:
-    """By default, evaluations are a fifth of the run apart, 0 turns them off between start and end, and `before`
-    decides about the first."""
+    """By default, evaluations are a fifth of the run apart. `every=0` turns off those between start and end, and
+    `before` determines whether there is one at the start."""
     assert [step for step in range(11) if EvaluationPlan().due(step, 10)] == [0, 2, 4, 6, 8, 10]
     assert [step for step in range(4) if EvaluationPlan().due(step, 3)] == [0, 1, 2, 3]
     assert [step for step in range(9) if EvaluationPlan(every=4, before=False).due(step, 100)] == [4, 8]
@@ -259,7 +268,7 @@ def test_when_evaluations_are_due() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("new_precision")
 @pytest.mark.parametrize("bf16", [False, True])
-def test_a_checkpoint_gives_the_figures_of_its_run(
+def test_a_checkpoint_reproduces_the_evaluation_of_its_run(
     make_trainer: Any, make_env: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], bf16: bool
 ) -> None:
     """Greedy and sampled answers are identical, also in mixed precision, and neither optimizer state nor training files
@@ -282,7 +291,7 @@ def test_a_checkpoint_gives_the_figures_of_its_run(
         evaluate_only(trainer, tmp_path / "alone", plan)
 
 
-# --- the entries of `evaluation.tasks`
+# --- `evaluation.tasks` in configs
 
 
 PAPER = Path(__file__).parents[2] / "configs" / "train" / "paper"
@@ -292,7 +301,7 @@ def config(**sections: Any) -> TrainConfig:
     return TrainConfig.model_validate_json(json.dumps({"model": {"name": "tiny"}, **sections}))
 
 
-def test_the_plan_of_a_config_holds_these_rows() -> None:
+def test_a_config_determines_the_rows_of_its_plan() -> None:
     """Held-out tasks share one environment, with all prompt and grading settings; each label has its own."""
     of_four = {"task": "spell_backward", "config": {"min_word_len": 4, "max_word_len": 4}}
     low = {"task": "spell_backward", "levels": {"word_len": 0}, "num_examples": 2}
@@ -314,8 +323,8 @@ def test_the_plan_of_a_config_holds_these_rows() -> None:
 
 
 def test_questions_at_other_difficulties_are_never_trained_on() -> None:
-    """They come from the evaluation split, so they are neither in the training rows nor drawn later by a curriculum at
-    the same difficulty."""
+    """Such questions come from the evaluation split, so they are neither in the training rows nor drawn later by a
+    curriculum at the same difficulty."""
     words = {f"words_{n}": {"task": "spell_backward", "config": {"min_word_len": n, "max_word_len": n}} for n in (3, 4)}
     whole = config(
         seed=7,
@@ -324,10 +333,10 @@ def test_questions_at_other_difficulties_are_never_trained_on() -> None:
         curriculum={"tasks": {"spell_backward": {}}},
         evaluation={"tasks": words, "num_held_out_examples": 100},
     )
-    asked = [row for env in evaluation_plan(whole).labelled.values() for row in env.eval_rows]
-    questions = {row["question"] for row in asked}
+    rows = [row for env in evaluation_plan(whole).labelled.values() for row in env.eval_rows]
+    questions = {row["question"] for row in rows}
     assert len(questions) == 200
-    assert {split_of(row["info"]["problem"]) for row in asked} == {"eval"}
+    assert {split_of(row["info"]["problem"]) for row in rows} == {"eval"}
     env = ReasoningGym(**whole.environment_arguments())
     assert not questions & {row["question"] for row in env.train_rows}
     assert whole.curriculum
@@ -338,8 +347,8 @@ def test_questions_at_other_difficulties_are_never_trained_on() -> None:
     assert not questions & drawn
 
 
-def test_the_papers_curricula_are_measured_at_its_difficulties() -> None:
-    """Each difficulty is measured on 50 questions, with and without a curriculum."""
+def test_the_papers_curricula_are_evaluated_at_its_difficulties() -> None:
+    """Each difficulty is evaluated on 50 questions, with and without a curriculum."""
     for task, expected in (("spell_backward", {"_4": {4}, "_6": {6}}), ("mini_sudoku", {"_8_10": {8, 9, 10}})):
         for end in ("", "_fixed"):
             plan = evaluation_plan(load_train_config(PAPER / f"curriculum_{task}{end}.yaml"))

@@ -32,13 +32,13 @@ output: {save_every: 0}
 
 @pytest.fixture(autouse=True)
 def config(here: Path) -> Path:
-    """A small run in the working directory."""
+    """A config for a small run, in the working directory."""
     (here / "run.yaml").write_text(CONFIG)
     return Path("run.yaml")
 
 
 def test_a_run_is_repeated_from_its_own_config(config: Path) -> None:
-    """Results match to the last digit, and the run's folder is not overwritten."""
+    """Results match to the last digit, and the folder of the first run is not overwritten."""
     first = run_config(load_train_config(config, ["output.dir=one"]))
     again = run_config(load_train_config("one/config.yaml", ["output.dir=two"]))
     assert logged(Path("one")) == logged(Path("two"))
@@ -55,8 +55,8 @@ def test_a_run_is_repeated_from_its_own_config(config: Path) -> None:
 
 
 @pytest.mark.parametrize("overrides", [[], ["lora.r=4", "training.learning_rate=1e-2"]], ids=["whole", "adapters"])
-def test_a_checkpoint_is_evaluated_alone_as_the_run_did(config: Path, overrides: list[str]) -> None:
-    """The results equal those of the run, for whole weights and for adapters."""
+def test_eval_only_reproduces_the_evaluation_of_a_run(config: Path, overrides: list[str]) -> None:
+    """The greedy results equal those of the run, for whole weights and for adapters."""
     run_config(load_train_config(config, [*overrides, "output.dir=run"]))
     before, own = (evaluation_of(Path("run"), step) for step in (0, 2))
     options = ["--eval-only", "--checkpoint", "run/checkpoint-2", "output.dir=alone"]
@@ -75,7 +75,7 @@ def test_a_checkpoint_is_evaluated_alone_as_the_run_did(config: Path, overrides:
     assert [rows.get("label") for rows in manifests[1]["evaluation_rows"]] == [None, "legs_1"]
 
 
-def test_what_the_command_does_not_take(config: Path) -> None:
+def test_invalid_arguments_are_refused(config: Path) -> None:
     for arguments, words in (
         (["--checkpoint", "x"], "--checkpoint requires --eval-only"),
         (["--eval-only", "--resume", "auto"], "--resume cannot be combined with --eval-only"),

@@ -1,4 +1,4 @@
-"""FSDP2 on two CPU processes: real shards, the same updates as one process, and resuming to the bit."""
+"""FSDP2 on two CPU processes: real shards, the same updates as one process, and bit-identical resuming."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ def make(folder, **fields):
     if lora:
         from peft import LoraConfig
         lora = LoraConfig(r=4, target_modules="all-linear", **lora)
-    # A loss that does not depend on how the batch is split, and a step that rounding errors do not turn round.
+    # A loss that does not depend on how the batch is split, and a step that rounding errors do not reverse.
     fields = {"max_steps": 3, "learning_rate": 1e-3, "warmup_steps": 0, "max_grad_norm": 0.1, "loss_type": "dapo",
               "adam_epsilon": 1e-3, **OPTIONS["fields"], **fields}
     args = arguments(policy, folder, rollouts_per_step=24, **fields)

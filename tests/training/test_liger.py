@@ -1,4 +1,4 @@
-"""Liger's kernels: refused where they cannot run; its models go through our log-probabilities like any other."""
+"""Liger's kernels are refused where they cannot run, and otherwise give the same log-probabilities."""
 
 from typing import Any
 
@@ -14,13 +14,13 @@ from rg_env.training.algorithms.logprobs import completion_logps
 NO_KERNELS = {"rope": False, "rms_norm": False, "cross_entropy": False}
 
 
-def test_liger_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_liger_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy, "is_liger_kernel_available", lambda: False)
     with pytest.raises(MissingExtraError, match="needs liger-kernel: run `pip install"):
         policy.check_liger(GRPOConfig(use_liger_kernel=True), torch.device("cuda"))
 
 
-def test_liger_without_a_gpu(make_trainer: Any) -> None:
+def test_liger_needs_a_gpu(make_trainer: Any) -> None:
     """Without this check, Triton would fail in the first step."""
     with pytest.raises(InputError, match="Liger's kernels need a GPU, but this run is on cpu"):
         make_trainer(use_liger_kernel=True)
@@ -28,8 +28,8 @@ def test_liger_without_a_gpu(make_trainer: Any) -> None:
 
 @pytest.mark.parametrize("chunk", [10**9, 5 * SMALL["vocab_size"]])
 @pytest.mark.parametrize("name", ["qwen2", "llama", "gemma2 with soft caps", "phi3 with fused projections"])
-def test_the_forward_of_a_liger_model(name: str, chunk: int) -> None:
-    """It accepts our arguments and gives the same numbers, also in chunks. Parts that need a GPU are not tested."""
+def test_a_liger_model_gives_the_same_logprobs(name: str, chunk: int) -> None:
+    """A Liger model's forward pass accepts our arguments, also in chunks. Kernels that need a GPU are not tested."""
     try:
         from liger_kernel.transformers import _apply_liger_kernel_to_instance
     except ImportError as error:

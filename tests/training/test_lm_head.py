@@ -14,7 +14,7 @@ from transformers import CohereConfig, GraniteConfig, LlamaConfig, LlamaForCausa
 from rg_env.training.algorithms.logprobs import Arrangement, _log_softmax, completion_logps
 
 FIVE = 5 * SMALL["vocab_size"]
-"""Logits of five positions."""
+"""The number of logits of five positions."""
 WHOLE = 10**9
 OTHERS = {
     "cohere, scaled": CohereConfig(**SMALL, logit_scale=0.25),
@@ -38,7 +38,8 @@ def build(name: str) -> Any:
 
 
 def batch(rows: int = 6, prompt: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids `(B, L)` and loss mask `(B, L - 1)`: pairs of one prompt, and completions of 2, 4, 6, … 12 tokens."""
+    """Token ids `(B, L)` and loss mask `(B, L - 1)`: each pair of rows has the same prompt, and completions have 2, 4,
+    6, … 12 tokens."""
     torch.manual_seed(1)
     ids = torch.randint(3, 700, (rows, prompt + 12))
     ids[1::2, :prompt] = ids[::2, :prompt]
@@ -81,7 +82,7 @@ def rows_of_head(model: Any) -> list[int]:
 def test_chunks_change_nothing(name: str, arrangement: Arrangement) -> None:
     """Log-probabilities and gradients stay the same, whatever a family does to its logits and PEFT to its head."""
     if arrangement == "shared" and "window" in name:
-        pytest.skip("its mask is not one for all layers")
+        pytest.skip("its layers have different masks")
     model = build(name)
     whole = outcome(model, WHOLE, arrangement)
     rows = rows_of_head(model)
@@ -93,7 +94,7 @@ def test_chunks_change_nothing(name: str, arrangement: Arrangement) -> None:
 
 
 def test_the_head_is_restored_after_an_error() -> None:
-    """The next pass returns logits again."""
+    """After an error, a forward pass returns logits again."""
     model = build("llama")
     ids, mask = batch()
     expected = model(ids).logits.detach()
@@ -123,9 +124,8 @@ def test_hooks_of_the_head_see_all_hidden_states() -> None:
 
 @pytest.mark.parametrize("chunk", [FIVE, WHOLE])
 @pytest.mark.parametrize("arrangement", get_args(Arrangement))
-def test_entropies_are_those_of_the_distributions(arrangement: Arrangement, chunk: int) -> None:
-    """The entropy at each position and its gradient equal those of the plain formula, also with gradient
-    checkpointing."""
+def test_entropies_match_the_plain_formula(arrangement: Arrangement, chunk: int) -> None:
+    """This holds for the entropy at each position and its gradient, also with gradient checkpointing."""
     model = build("gemma2, capped hard" if arrangement != "shared" else "llama")
     ids, mask = batch()
     plain = (model(ids).logits[:, :-1] / 0.7).log_softmax(-1)
@@ -148,8 +148,8 @@ def test_entropies_are_those_of_the_distributions(arrangement: Arrangement, chun
     assert (gradient(found) - wanted).norm() <= 1e-4 * wanted.norm()
 
 
-def test_a_token_of_no_probability_has_no_entropy() -> None:
-    """Models mask padding of their vocabulary by minus infinity."""
+def test_a_token_with_zero_probability_adds_no_entropy() -> None:
+    """Some models set the logits of padding in their vocabulary to minus infinity."""
     logits = torch.tensor([[1.0, 0.0, -torch.inf]], requires_grad=True)
     found = _log_softmax(logits, torch.tensor([0]), 1.0, True)
     p = torch.tensor([1.0, 0.0]).softmax(0)
@@ -168,14 +168,15 @@ class Unknown(LlamaForCausalLM):
         return output
 
 
-def test_what_is_not_known_is_computed_whole() -> None:
+def test_unknown_changes_to_logits_are_computed_without_chunks() -> None:
     """A model that changes its logits in another way gets correct numbers, at the cost of memory."""
     model = Unknown(copy.deepcopy(FAMILIES["llama"]))
     same(outcome(model, FIVE), outcome(model, WHOLE))
 
 
 def test_gradients_under_bf16_autocast_are_added_up_in_float32() -> None:
-    """Sixty chunks lose what rounding each of them once costs; a sum in bf16 loses more than twice that."""
+    """Sixty rows in chunks have the error of rounding each chunk once; a sum in bf16 would have more than twice that
+    error."""
     model = build("llama")
 
     def of_head(chunk: int) -> torch.Tensor:
@@ -188,8 +189,8 @@ def test_gradients_under_bf16_autocast_are_added_up_in_float32() -> None:
 
 
 @pytest.mark.parametrize("find_unused", [False, True])
-def test_through_ddp(find_unused: bool, tmp_path: Path) -> None:
-    """The forward pass goes through the wrapper, and each gradient is reduced once."""
+def test_chunks_work_under_ddp(find_unused: bool, tmp_path: Path) -> None:
+    """Log-probabilities and gradients equal those without the wrapper."""
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         model = build("llama, tied")
@@ -201,7 +202,7 @@ def test_through_ddp(find_unused: bool, tmp_path: Path) -> None:
 
 
 class Largest(TorchDispatchMode):
-    """The maximum number of elements of any tensor created in this context."""
+    """Records the largest number of elements of any tensor created in this context."""
 
     def __init__(self) -> None:
         super().__init__()

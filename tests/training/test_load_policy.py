@@ -42,7 +42,7 @@ def copied(tmp_path: Path) -> Path:
 
 
 def test_weights_that_are_missing_are_named(copied: Path) -> None:
-    """Missing weights are an error, because their layers would be random. Tied weights may be missing."""
+    """Missing weights are an error, because their layers would be random."""
     tensors = load_file(copied / "model.safetensors")
     name = next(key for key in tensors if key.endswith("q_proj.weight"))
     save_file({key: t for key, t in tensors.items() if key != name}, copied / "model.safetensors", {"format": "pt"})
@@ -51,8 +51,8 @@ def test_weights_that_are_missing_are_named(copied: Path) -> None:
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_tied_weights_need_not_be_there(copied: Path, tied: bool) -> None:
-    """Tied weights may be missing if the config ties them."""
+def test_tied_weights_may_be_missing(copied: Path, tied: bool) -> None:
+    """The LM head may be missing only if the config ties it to the embedding."""
     tensors = {key: t for key, t in load_file(copied / "model.safetensors").items() if key != "lm_head.weight"}
     save_file(tensors, copied / "model.safetensors", {"format": "pt"})
     config = json.loads((copied / "config.json").read_text())
@@ -61,8 +61,8 @@ def test_tied_weights_need_not_be_there(copied: Path, tied: bool) -> None:
         load_policy(str(copied))
 
 
-def test_weights_of_another_shape_are_one_line(copied: Path) -> None:
-    """The error has the library's whole message and names the folder."""
+def test_weights_of_another_shape_are_refused(copied: Path) -> None:
+    """The error is one line that names the folder."""
     config = json.loads((copied / "config.json").read_text())
     (copied / "config.json").write_text(json.dumps(config | {"intermediate_size": 2 * config["intermediate_size"]}))
     with pytest.raises(
@@ -76,7 +76,7 @@ def test_weights_of_another_shape_are_one_line(copied: Path) -> None:
 def test_the_default_without_a_gpu_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A line reports that the tiny policy is used, also if the Hub cannot be reached."""
+    """A message reports that the tiny policy is used, also if the Hub cannot be reached."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert load_policy().is_tiny
     assert capsys.readouterr().out == "No GPU found: using the tiny policy included in rg_env.\n"
@@ -88,14 +88,14 @@ def test_the_default_without_a_gpu_is_reported(
     assert "the Hub cannot be reached" in capsys.readouterr().out
 
 
-def test_attention_is_what_was_asked_for() -> None:
-    """The default is PyTorch's attention if flash-attn does not work."""
+def test_the_requested_attention_is_used() -> None:
+    """The default for the tiny policy's float32 weights is PyTorch's attention."""
     assert load_policy("tiny").model.config._attn_implementation == "sdpa"
     assert load_policy("tiny", attention="eager").model.config._attn_implementation == "eager"
 
 
 def test_flash_attention_is_used_where_it_works() -> None:
-    """It is the default, but needs half precision, a supported GPU generation, and the package."""
+    """flash-attn is the default, but needs half precision, a supported GPU generation, and the package."""
     assert "the weights are float32" in str(flash_attention_problem(torch.float32))
     assert load_policy("tiny").model.config._attn_implementation == "sdpa"
     problem = flash_attention_problem(torch.bfloat16)
@@ -116,13 +116,13 @@ def test_flash_attention_is_used_where_it_works() -> None:
         ({"dtype": "float16"}, "dtype='float16' is invalid: use one of auto, float32, bfloat16"),
     ],
 )
-def test_a_way_to_load_that_cannot_work_is_one_line(options: dict[str, Any], reason: str) -> None:
+def test_invalid_loading_options_are_refused(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         load_policy("tiny", **options)
 
 
 def test_frozen_weights_in_bfloat16_have_adapters_in_float32(make_trainer: Any) -> None:
-    """After a training step, the frozen weights are unchanged."""
+    """A training step changes the adapters, but not the frozen weights."""
     model = load_policy("tiny", dtype="bfloat16").model
     before = {name: value.clone() for name, value in model.state_dict().items()}
     config = LoraConfig(r=4, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM")
@@ -138,7 +138,7 @@ def test_frozen_weights_in_bfloat16_have_adapters_in_float32(make_trainer: Any) 
 
 @pytest.mark.skipif(find_spec("deepspeed") is None, reason="deepspeed is installed on Linux only")
 def test_the_first_import_of_deepspeed_is_quiet() -> None:
-    """It warns of a missing GPU, which would be the first line that a user of `rg_env.training` sees."""
+    """DeepSpeed warns of a missing GPU, which would be the first line that a user of `rg_env.training` sees."""
     code = "import rg_env.training, deepspeed.accelerator as found; found.get_accelerator()"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")

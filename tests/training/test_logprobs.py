@@ -21,7 +21,7 @@ tokens = st.lists(st.integers(3, 700), min_size=1, max_size=12)
 
 
 def as_batch(rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids `(B, L)` and loss mask `(B, L - 1)` of prompts and completions."""
+    """Token ids `(B, L)` and loss mask `(B, L - 1)` of prompts and completions."""
     width = max(len(prompt) + len(completion) for prompt, completion in rows)
     ids = torch.tensor([p + c + [0] * (width - len(p) - len(c)) for p, c in rows])
     mask = torch.tensor([[0] * len(p) + [1] * len(c) + [0] * (width - len(p) - len(c)) for p, c in rows])
@@ -46,7 +46,7 @@ def gradient(model: Any, logps: torch.Tensor) -> torch.Tensor:
 
 
 class Shapes:
-    """The `input_ids` shapes and the number of positions with logits of each forward pass."""
+    """Records the shape of `input_ids` and the number of positions with logits of each forward pass."""
 
     def __init__(self, model: Any) -> None:
         self.inputs: list[tuple[int, ...]] = []
@@ -74,7 +74,7 @@ def test_shared_prompts_change_nothing(
     max_rows: int | None,
     temperature: float,
 ) -> None:
-    """Log-probabilities and gradients equal those of each row alone, independent of other rows."""
+    """Log-probabilities and gradients equal those of each row alone, whatever the other rows are."""
     ids, mask = as_batch([(prompts[which % len(prompts)], completion) for which, completion in members])
     expected = alone(model, ids, mask, temperature)
     wanted = gradient(model, expected)
@@ -92,12 +92,11 @@ def test_a_prompt_is_computed_once_for_its_completions(model: Any) -> None:
     completion_logps(model, ids, mask, arrangement="shared")
     assert shapes.inputs == [(1, 39 + 8 * 3)]  # a completion starts with the prompt's last token
     assert shapes.positions == [8 * 3]
-    assert shapes.caches == [None]  # it would not be read
+    assert shapes.caches == [None]  # nothing would read a cache
 
 
-def test_in_order_every_batch_takes_the_same_passes(model: Any) -> None:
-    """The number of passes does not depend on the lengths, because ranks that share a model's shards must run it
-    together."""
+def test_in_order_passes_do_not_depend_on_lengths(model: Any) -> None:
+    """Ranks that share a model's shards must run the same number of passes."""
     ids, mask = as_batch([([5, i], [9]) for i in range(8)] + [([5, 20 + i], [9] * 40) for i in range(2)])
     shapes = Shapes(model)
     completion_logps(model, ids, mask, max_rows=4, arrangement="in_order")
@@ -108,10 +107,8 @@ def test_in_order_every_batch_takes_the_same_passes(model: Any) -> None:
 def test_the_trainer_shares_prompts_only_where_it_is_exact(
     make_trainer: Any, make_batch: Callable[..., Any], name: str
 ) -> None:
-    """Models whose attention takes any mask share; windows, recurrent layers and other attention get separate rows.
-
-    All have the log-probabilities of each row alone.
-    """
+    """Models whose attention takes any mask share prompts; windows, recurrent layers and other attention get separate
+    rows. All models give the log-probabilities of each row alone."""
     attention = "eager" if "eager" in name else "sdpa"
     config = BambaConfig(**SMALL, attn_layer_indices=[1], mamba_n_heads=8) if name == "bamba" else FAMILIES.get(name)
     tested: Any = random_model(config or FAMILIES["llama"], attn_implementation=attention)
@@ -130,14 +127,14 @@ def test_the_trainer_shares_prompts_only_where_it_is_exact(
 
 
 def test_prompt_tuning_gets_separate_rows(model: Any) -> None:
-    """Its virtual tokens have their own mask."""
+    """The virtual tokens of prompt tuning have a mask of their own."""
     assert can_share_prompts(model)
     config = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)
     assert not can_share_prompts(get_peft_model(model, config))
 
 
 class Bigrams(torch.nn.Module):
-    """A model with bf16 logits that are the same on every call: a row of a table for each token."""
+    """A model whose bf16 logits are the same on every call: for each token, a row of a table."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,8 +144,8 @@ class Bigrams(torch.nn.Module):
         return SimpleNamespace(logits=self.table[input_ids[:, -logits_to_keep:]])
 
 
-def test_bf16_logits_lose_no_more_than_they_must() -> None:
-    """Their softmax is taken in float32: the result is not rounded to bf16's two digits again."""
+def test_bf16_logits_are_not_rounded_again() -> None:
+    """The softmax of bf16 logits is computed in float32, so its result is not rounded to bf16's two digits."""
     ids, mask = as_batch([(list(range(20, 30)), [100 + 7 * i, 300, 41 * i + 5, 9]) for i in range(8)])
     result = completion_logps(Bigrams(), ids, mask)
     exact = torch.log_softmax(Bigrams().table.double(), -1)[ids[:, :-1], ids[:, 1:]] * mask
@@ -161,8 +158,8 @@ def test_bf16_logits_lose_no_more_than_they_must() -> None:
 def test_gradient_checkpointing_changes_no_gradient(
     lora: bool, arrangement: Arrangement, chunk: int, make_args: Any, make_batch: Callable[..., Any], model: Any
 ) -> None:
-    """Gradients are equal for full training and for adapters, and only checkpointing runs layers again in the backward
-    pass."""
+    """Gradients are equal for full training and for adapters, and layers run again in the backward pass only with
+    checkpointing."""
     batch = make_batch(["How many legs do three dogs have?"] * 4, ["12", "3 x 4 = 12", "<answer>12</answer>", "7"])
     found = []
     for checkpointing in (False, True):

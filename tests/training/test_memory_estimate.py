@@ -4,7 +4,7 @@ from rg_env.training.memory_estimate import ModelShape, estimate, largest_that_f
 
 
 def test_each_term() -> None:
-    """Compared with manual results for sizes that are easy to multiply."""
+    """Each term equals the result of a manual calculation with sizes that are easy to multiply."""
     shape = ModelShape(parameters=1000, layers=2, hidden=10, vocabulary=50, kv_width=4)
     one = estimate(shape, micro_batch=3, tokens=20, logit_tokens=5)
     assert (one.state, one.gathered, one.resting_state, one.cache) == (16_000, 0, 12_000, 0)
@@ -26,7 +26,7 @@ def test_each_term() -> None:
     assert estimate(shape, micro_batch=3, tokens=20, logit_tokens=5, reference=True).state == 20_000
 
 
-def test_the_largest_batch_that_fits_divides_the_one_asked_for() -> None:
+def test_the_largest_batch_that_fits_divides_the_requested_one() -> None:
     """Accumulating more micro-batches of that size then gives the same step."""
     assert largest_that_fits(50, 12, lambda size: 10 * size) == 4
     assert largest_that_fits(5, 12, lambda size: 10 * size) is None

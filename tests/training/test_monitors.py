@@ -1,4 +1,4 @@
-"""Each rule on scripted metrics: one run that makes it fire, with the exact line, and runs that do not."""
+"""Monitor rules on scripted metrics: for each rule, runs that make it fire and runs that do not."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -21,11 +21,11 @@ from rg_env.training.config.schema import MonitorsConfig, TrainConfig
 from rg_env.training.monitors import RULES
 
 Course = float | Callable[[int], float]
-"""A metric over the steps, from 1."""
+"""A metric's value, or a function of the step (from 1)."""
 
 
 def records(steps: int, **courses: Course) -> list[dict[str, Any]]:
-    """Lines of metrics.jsonl; `__` in a name means `/`."""
+    """Return lines of metrics.jsonl; `__` in a metric's name means `/`."""
     named = {name.replace("__", "/"): course for name, course in courses.items()}
     return [
         {"step": step, "loss": 0.1}
@@ -35,7 +35,7 @@ def records(steps: int, **courses: Course) -> list[dict[str, Any]]:
 
 
 def lines(run: Iterable[dict[str, Any]], **config: Any) -> list[str]:
-    """Lines that the monitors print about a run."""
+    """Return the lines that the monitors print about a run."""
     monitors = MonitorCallback(MonitorsConfig(**config))
     return [alarm.line for record in run for alarm in monitors.see(record)]
 
@@ -150,17 +150,17 @@ SILENT: list[tuple[str, list[dict[str, Any]]]] = [
 
 
 @pytest.mark.parametrize("run", [run for _, run in SILENT], ids=[name for name, _ in SILENT])
-def test_a_rule_is_silent_where_all_is_well(run: list[dict[str, Any]]) -> None:
+def test_a_rule_does_not_fire_in_a_healthy_run(run: list[dict[str, Any]]) -> None:
     assert lines(run) == []
 
 
-def test_every_rule_has_a_threshold_and_runs_and_names_keys_that_exist() -> None:
-    """Keys of a config; NAME is the name of a task."""
+def test_every_rule_has_a_threshold_and_runs_and_suggests_existing_keys() -> None:
+    """The keys are those of a config, in which NAME is the name of a task."""
     assert MonitorsConfig.rule_names() == list(RULES)
     assert {rule for rule, *_ in FIRES} == {name.split(":")[0] for name, _ in SILENT} == set(RULES)
     sections = {name: field.annotation for name, field in TrainConfig.model_fields.items()}
-    said = " ".join(line for _, _, run, _ in FIRES for line in lines(run))
-    named = set(re.findall(r"\b([a-z]+)\.([a-z_]+)", said))
+    messages = " ".join(line for _, _, run, _ in FIRES for line in lines(run))
+    named = set(re.findall(r"\b([a-z]+)\.([a-z_]+)", messages))
     assert all(get_reward(name) for section, name in named if section == "rewards" and name != "talk")
     keys = {(section, name) for section, name in named if section in sections and section != "rewards"}
     assert len(keys) > 10
@@ -168,8 +168,8 @@ def test_every_rule_has_a_threshold_and_runs_and_names_keys_that_exist() -> None
         assert name in (get_args(sections[section])[0] if section == "curriculum" else sections[section]).model_fields
 
 
-def test_a_rule_that_has_fired_waits_for_a_whole_window_of_calm() -> None:
-    """An alarm is reported once, even if its condition wavers, and again after the condition was false."""
+def test_a_rule_fires_again_only_after_its_condition_was_false() -> None:
+    """An alarm is reported once, even if its condition wavers."""
     wavers = records(60, frac_reward_zero_std=lambda step: 1.0 if step % 20 < 16 else 0.6, accuracy=1.0)
     assert len(lines(wavers)) == 1
     again = records(60, frac_reward_zero_std=lambda step: float(step <= 10 or step > 40), accuracy=1.0)
@@ -184,7 +184,7 @@ def test_thresholds_and_windows_are_those_of_the_config() -> None:
     assert [len(lines(worst, off=off)) for off in ([], ["zero_variance"], ["all"])] == [2, 1, 0]
 
 
-def test_steps_are_counted_as_they_are_logged() -> None:
+def test_windows_count_logged_steps() -> None:
     """Metrics of a batch used for two steps are logged only once, and evaluations between steps are ignored."""
     run = records(40, kl=0.01)
     for record in run[::2]:
@@ -208,8 +208,8 @@ def test_no_metrics_make_a_rule_fail(run: list[dict[str, Any]]) -> None:
         assert "\n" not in line
 
 
-def test_names_that_do_not_exist_are_told() -> None:
-    """The error suggests the nearest name."""
+def test_unknown_monitors_are_reported() -> None:
+    """The error suggests the nearest name. A monitor cannot be off and end the run."""
     for field in ("off", "stop_on"):
         with pytest.raises(InputError, match="unknown monitor 'reward_hack': did you mean 'reward_hacking'"):
             MonitorsConfig(**{field: ["reward_hack"]})
@@ -226,7 +226,8 @@ CONFIG = Path(__file__).parents[2] / "configs" / "train" / "tiny.yaml"
 
 @pytest.fixture
 def hacked(make_trainer: Any, make_env: Any, tmp_path: Path) -> Callable[..., Any]:
-    """A trainer, as in a new process, that rewards mainly short answers. `folder` is under `tmp_path`."""
+    """Return a function that makes a trainer, as in a new process, that rewards mainly short answers. `folder` is under
+    `tmp_path`."""
 
     short = {"name": "length", "weight": 1.0, "options": {"max_tokens": 40}}
 
@@ -250,10 +251,10 @@ def hacked(make_trainer: Any, make_env: Any, tmp_path: Path) -> Callable[..., An
 
 
 @pytest.mark.slow
-def test_a_reward_that_is_hacked_is_found_out_and_ends_the_run(
+def test_reward_hacking_is_detected_and_ends_the_run(
     hacked: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The line names the rule and the reward, and the run still makes its last evaluation, a checkpoint and its
+    """The alarm names the rule and the reward, and the run still makes its last evaluation, a checkpoint and its
     results."""
     config = MonitorsConfig(window=5, stop_on=["reward_hacking"])
     results = train(hacked("run"), evaluation=EvaluationPlan(every=0), monitors=config)
@@ -272,7 +273,7 @@ def test_a_reward_that_is_hacked_is_found_out_and_ends_the_run(
     assert (results["eval_before"]["step"], results["eval_after"]["step"]) == (0, step)
     assert (tmp_path / "run" / f"checkpoint-{step}" / "trainer_state.json").exists()
 
-    # In two parts the same is found at the same step; and a run that was ended so goes on when told to.
+    # A run in two parts ends at the same step, and a run that a monitor ended can be resumed with more steps.
     train(hacked("broken", max_steps=3), evaluation=NONE, monitors=config)
     broken = train(hacked("broken"), evaluation=NONE, monitors=config, resume="auto")
     assert (broken["steps"], broken["stopped_by"], broken["monitors"]) == (step, "reward_hacking", results["monitors"])
@@ -283,24 +284,24 @@ def test_a_reward_that_is_hacked_is_found_out_and_ends_the_run(
     assert line not in capsys.readouterr().out
 
 
-def test_what_rules_look_at_is_logged(make_trainer: Any, make_env: Any, tmp_path: Path) -> None:
+def test_the_metrics_of_the_rules_are_logged(make_trainer: Any, make_env: Any, tmp_path: Path) -> None:
     """The shares of answers, formats and statuses are logged regardless of the rewards, as is the largest ratio after
     several updates."""
-    paid = [("correctness", 1.0), "length", {"name": "think_format", "weight": 0.1, "when": "correct"}]
-    train(make_trainer(env=make_env(rewards=paid), num_iterations=2, beta=0.1), evaluation=NONE)
+    rewards = [("correctness", 1.0), "length", {"name": "think_format", "weight": 0.1, "when": "correct"}]
+    train(make_trainer(env=make_env(rewards=rewards), num_iterations=2, beta=0.1), evaluation=NONE)
     first, second = [line for line in logged(tmp_path / "run") if "loss" in line]
     assert {"reward", "accuracy", "frac_reward_zero_std", "completions/clipped_ratio", "kl"} <= set(first)
     statuses = {name: share for name, share in first.items() if name.startswith("status/")}
     assert sum(statuses.values()) + first["accuracy"] == pytest.approx(1)
     assert 0 < first["completions/answered_ratio"] == pytest.approx(1 - statuses["status/no_answer"])
-    assert first["completions/format_ratio"] == 0, "the tiny policy knows no <think>"
+    assert first["completions/format_ratio"] == 0, "the tiny policy never writes <think>"
     assert first["policy_ratio/max"] == pytest.approx(1, abs=1e-4), "nothing was updated yet"
     assert second["policy_ratio/max"] > 1.001
     assert first["skipped_steps"] == second["skipped_steps"] == 0
 
 
-def test_a_stop_is_a_failed_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The exit code is 1, and the run's config records the monitors."""
+def test_a_stop_by_a_monitor_exits_with_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The run's config also records the settings of the monitors."""
     folder = tmp_path / "run"
     small = ["training.per_device_train_batch_size=8", "training.max_steps=9", "splits.num_eval_examples=0"]
     watched = ["window=2", "length_drift=1e9", "zero_variance=0", "stop_on=[zero_variance]"]
@@ -312,8 +313,8 @@ def test_a_stop_is_a_failed_check(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "length_drift: 1000000000.0" in (folder / "config.yaml").read_text()
 
 
-def test_monitors_alone(make_trainer: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """A monitor works as a trainer callback without `train()`, and each call of the trainer's `train` starts over."""
+def test_a_monitor_works_as_a_callback_alone(make_trainer: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """`rg_env.training.train` is not needed, and each call of the trainer's `train` starts over."""
     watch = MonitorCallback(MonitorsConfig(window=2, zero_variance=0.0, stop_on=["zero_variance"]))
     trainer = make_trainer(max_steps=5, max_tokens=8, callbacks=[watch])
     for _ in range(2):
@@ -322,12 +323,11 @@ def test_monitors_alone(make_trainer: Any, capsys: pytest.CaptureFixture[str]) -
         assert watch.stopped_by == "zero_variance"
         assert [alarm.step for alarm in watch.alarms if alarm.rule == "zero_variance"] == [2]
     assert capsys.readouterr().out.count("monitor zero_variance: ") == 2
-    looked_at = {"kl", "sampling/mismatch_kl", "policy_ratio/max", "completions/format_ratio"}
-    assert not looked_at & set(trainer.state.log_history[0]), "what `without_effect` says of the options here"
+    watched = {"kl", "sampling/mismatch_kl", "policy_ratio/max", "completions/format_ratio"}
+    assert not watched & set(trainer.state.log_history[0]), "what `without_effect` says of the options here"
 
 
-def test_monitors_of_the_trainer_are_those_of_the_run(make_trainer: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """A monitor passed to the trainer is not added again by `train`."""
+def test_a_monitor_of_the_trainer_is_not_added_again(make_trainer: Any, capsys: pytest.CaptureFixture[str]) -> None:
     watch = MonitorCallback(MonitorsConfig(window=2, zero_variance=0.0, stop_on=["zero_variance"]))
     results = train(make_trainer(max_steps=5, max_tokens=8, callbacks=[watch]), evaluation=NONE)
     assert (results["steps"], results["stopped_by"]) == (2, "zero_variance")

@@ -1,4 +1,4 @@
-"""The loss: its terms, and the trainer's options, each with its documented effect."""
+"""The terms of the loss, and the trainer's options that change it."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from rg_env.training.rollouts import Rollouts
 
 @pytest.fixture
 def micro_batch(make_batch: Any) -> dict[str, Any]:
-    """Six rows of different lengths; rows 0, 2 and 5 carry no advantage, and row 5 is the longest."""
+    """Six rows of different lengths; rows 0, 2 and 5 have no advantage, and row 5 is the longest."""
     questions = ["a dog?", "two dogs?", "a bee and a cow?", "9 ants?", "no legs?", "a snake?"]
     answers = ["4", "8 legs <answer>8</answer>", "6 + 4 = 10", "<answer>54</answer>", "x", "0 " * 20]
     inputs = make_batch(questions, answers)
@@ -43,8 +43,8 @@ def by_the_formula(
     high: float = 0.2,
     weights: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The clipped GRPO loss over every row, token by token (Shao et al., 2024, arXiv:2402.03300, eq. 3; the averages of
-    DAPO, arXiv:2503.14476, and Dr. GRPO, arXiv:2503.20783)."""
+    """Compute the clipped GRPO loss over every row, token by token (Shao et al., 2024, arXiv:2402.03300, eq. 3; the
+    averages of DAPO, arXiv:2503.14476, and Dr. GRPO, arXiv:2503.20783)."""
     per_row, lengths = [], []
     for row, (ids, mask) in enumerate(zip(rows["input_ids"], rows["loss_mask"], strict=True)):
         chosen = model(ids[None]).logits[0, :-1].log_softmax(-1).gather(1, ids[1:, None]).squeeze(1)
@@ -72,7 +72,7 @@ def gradient(model: Any, loss: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("old", [False, True])
 @pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dr_grpo", "dapo"])
-def test_loss_and_gradient_are_those_of_the_formula(
+def test_loss_and_gradient_match_the_formula(
     make_trainer: Any, micro_batch: dict[str, Any], loss_type: str, old: bool
 ) -> None:
     """The loss covers all rows, including those left out of the passes, with and without earlier log-probabilities."""
@@ -82,7 +82,7 @@ def test_loss_and_gradient_are_those_of_the_formula(
         with torch.no_grad():
             before = trainer.objective.logps(model, micro_batch["input_ids"], micro_batch["loss_mask"])
         moved = 0.4 * torch.randn(before.shape, generator=torch.Generator().manual_seed(0))
-        micro_batch["old_logps"] = before + moved  # some ratios are beyond the clip
+        micro_batch["old_logps"] = before + moved  # some ratios are clipped
     expected = by_the_formula(model, micro_batch, loss_type, trainer.args.max_seq_len, 0.1, 0.3)
     wanted = gradient(model, expected)
     assert wanted.norm() > 0
@@ -91,9 +91,9 @@ def test_loss_and_gradient_are_those_of_the_formula(
     assert (gradient(model, loss) - wanted).norm() < 1e-4 * wanted.norm()
 
 
-def test_a_kl_term_is_that_of_the_initial_model(make_trainer: Any, micro_batch: dict[str, Any]) -> None:
-    """The KL term is beta times the mean of `exp(d) - d - 1` over all rows, where `d` is the log-ratio of the initial
-    model and the policy."""
+def test_the_kl_term_is_relative_to_the_initial_model(make_trainer: Any, micro_batch: dict[str, Any]) -> None:
+    """The KL term is beta times the mean of `exp(d) - d - 1` over the tokens of all rows, where `d` is the log-ratio of
+    the initial model and the policy."""
     trainer = make_trainer(beta=0.3)
     initial = AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32)
     with torch.no_grad():
@@ -113,9 +113,7 @@ def test_a_kl_term_is_that_of_the_initial_model(make_trainer: Any, micro_batch: 
 
 
 @pytest.mark.parametrize("loss_type", ["grpo", "dapo"])
-def test_an_entropy_bonus_is_that_of_the_formula(
-    make_trainer: Any, micro_batch: dict[str, Any], loss_type: str
-) -> None:
+def test_the_entropy_bonus_matches_the_formula(make_trainer: Any, micro_batch: dict[str, Any], loss_type: str) -> None:
     """The loss is `L - c H` (Schulman et al., 2017, arXiv:1707.06347, equation 9), where H is the entropy at the
     sampling temperature, averaged like the loss over all rows, including those without an advantage."""
     trainer = make_trainer(loss_type=loss_type, entropy_coef=0.5, temperature=1.3)
@@ -199,11 +197,11 @@ def test_an_update_is_the_gradient_of_the_whole_step(make_trainer: Any, model: A
     assert trainer.state.log_history[0]["grad_norm"] == pytest.approx(float(expected.norm()) / 1e-3, rel=0.01)
 
 
-# --- overlong masking
+# --- masking of truncated completions
 
 
-def test_rollouts_without_loss() -> None:
-    """Their tokens are not in the mask of those that contribute."""
+def test_rollouts_can_be_left_out_of_the_loss() -> None:
+    """The loss mask excludes the tokens of such rollouts."""
     env = Environment([{"question": "1 + 1 =", "answer": "2"}])
     logprobs = ([-1.0, -3.0], [-5.0, -5.0], [-5.0, -5.0], [-1.0, -3.0])
     made = [env.rollout(env.train_rows[0], "2", token_ids=[5, 5], logprobs=each) for each in logprobs]
@@ -214,8 +212,8 @@ def test_rollouts_without_loss() -> None:
 
 
 @pytest.mark.parametrize("masks", [False, True])
-def test_cut_off_rollouts_carry_no_loss(make_trainer: Any, masks: bool) -> None:
-    """Every answer is cut off, and only with the option do the answers not contribute to the loss."""
+def test_truncated_rollouts_are_masked_only_with_the_option(make_trainer: Any, masks: bool) -> None:
+    """Every answer in this run is cut off."""
     trainer = make_trainer(max_steps=1, max_tokens=2, mask_truncated_completions=masks)
     seen = []
     compute = trainer.objective
@@ -249,13 +247,13 @@ def test_off_policy_rows_have_no_policy_term(make_trainer: Any, micro_batch: dic
     assert (gradient(plain.model, plain.objective(rows)) - expected).norm() > 0.01 * expected.norm()
     trainer.metrics.take()
     trainer.objective(rows)
-    assert trainer.metrics.take()["off_policy_masked"] == pytest.approx(1 / 3)  # of the rows with an advantage
+    assert trainer.metrics.take()["off_policy_masked"] == pytest.approx(1 / 3)  # relative to the rows with an advantage
 
 
-# --- correction for the sampler
+# --- importance sampling correction
 
 
-def test_policy_terms_are_multiplied_by_the_samplers_weights(make_trainer: Any, micro_batch: dict[str, Any]) -> None:
+def test_policy_terms_are_multiplied_by_importance_weights(make_trainer: Any, micro_batch: dict[str, Any]) -> None:
     """The weights apply token by token and are capped."""
     trainer = make_trainer()
     parts = trainer.args, trainer.accelerator, trainer.model, trainer.metrics
@@ -274,7 +272,7 @@ def test_policy_terms_are_multiplied_by_the_samplers_weights(make_trainer: Any, 
 
 
 def test_a_micro_batch_without_a_useful_row_has_no_metrics(make_trainer: Any, micro_batch: dict[str, Any]) -> None:
-    """Its stand-in row, which keeps every process at the same number of passes, is not averaged in."""
+    """Averages exclude the stand-in row, which keeps every process at the same number of passes."""
     trainer = make_trainer()
 
     def figures() -> dict[str, float]:
@@ -305,9 +303,8 @@ class Updates:
         trainer._loss = noting
 
 
-def test_the_reference_is_the_policy_of_an_update_ago(make_trainer: Any) -> None:
-    """The reference of each update, also with several updates per batch; the first update has neither reference nor
-    KL."""
+def test_the_reference_is_the_policy_before_the_last_update(make_trainer: Any) -> None:
+    """This also holds with several updates per batch; the first update has no reference and a KL of 0."""
     trainer = make_trainer(
         beta=0.1, kl_reference="previous", max_steps=4, num_iterations=2, learning_rate=1e-3,
         lr_scheduler_type="constant", per_device_train_batch_size=16,
@@ -326,7 +323,7 @@ def test_the_reference_is_the_policy_of_an_update_ago(make_trainer: Any) -> None
 
 
 def test_weights_are_swapped_in_and_out(model: Any, tmp_path: Path) -> None:
-    """The swap also works after resuming from a checkpoint."""
+    """The previous weights can be swapped in and out, also after resuming from a checkpoint."""
     previous = PreviousPolicy(model)
     before = model.lm_head.weight.detach().clone()
     previous.keep()
@@ -343,8 +340,8 @@ def test_weights_are_swapped_in_and_out(model: Any, tmp_path: Path) -> None:
         assert torch.equal(model.lm_head.weight, 2 * before)
 
 
-def test_adapters_alone_are_kept(make_trainer: Any) -> None:
-    """With LoRA, only the adapters are copied."""
+def test_only_adapters_are_kept(make_trainer: Any) -> None:
+    """With LoRA, only the adapters of the previous policy are copied."""
     from peft import LoraConfig
 
     config = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
@@ -377,7 +374,7 @@ REWARDS = st.integers(2, 5).flatmap(
 
 @given(groups=REWARDS)
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
-def test_advantages_are_those_of_the_formula(groups: list[list[float]], scale: Any) -> None:
+def test_advantages_match_the_formula(groups: list[list[float]], scale: Any) -> None:
     rewards = np.array(groups, dtype=np.float64)
     centred = rewards - rewards.mean(axis=1, keepdims=True)
     spread: Any = {"group": rewards.std(axis=1, ddof=1, keepdims=True), "batch": rewards.std(ddof=1), "none": 1 - 1e-4}
@@ -386,7 +383,7 @@ def test_advantages_are_those_of_the_formula(groups: list[list[float]], scale: A
     np.testing.assert_allclose(ours.numpy(), expected.flatten(), atol=2e-3)
 
 
-def test_rounding_errors_are_no_variance() -> None:
+def test_rounding_errors_do_not_count_as_variance() -> None:
     """Sums of rewards that are mathematically equal count as equal."""
     groups = torch.tensor([[0.1 + 0.2, 0.3], [0.3, 0.4]])
     assert equal_rewards(groups).tolist() == [True, False]

@@ -41,7 +41,7 @@ def test_learning_rates_are_those_of_transformers(kind: Any, steps: int, warmup:
     ],
 )
 def test_biases_and_norms_do_not_decay(make_args: Any, model: Any, name: str, kind: type) -> None:
-    """Each trained parameter is in one group; frozen ones in none."""
+    """Each trained parameter is in exactly one group; frozen parameters are in none."""
     model.model.embed_tokens.weight.requires_grad_(False)
     model.model.layers[0].mlp.up_proj.bias = torch.nn.Parameter(torch.zeros(model.config.intermediate_size))
     made = make_optimizer(make_args(optim=name, weight_decay=0.1, learning_rate=3e-4), model)
@@ -58,7 +58,7 @@ def test_biases_and_norms_do_not_decay(make_args: Any, model: Any, name: str, ki
 
 
 def test_offloaded_adamw_is_adamw_on_float32_copies(make_args: Any) -> None:
-    """For a bfloat16 model, updates too small for its precision add up."""
+    """Updates that are too small for a bfloat16 model therefore add up."""
     torch.manual_seed(0)
     half = torch.nn.Linear(8, 4).to(torch.bfloat16)
     exact = torch.nn.Linear(8, 4)
@@ -81,7 +81,7 @@ def test_offloaded_adamw_is_adamw_on_float32_copies(make_args: Any) -> None:
 
 
 def test_a_bfloat16_model_trains_and_resumes_with_offloaded_adamw(make_trainer: Any, tmp_path: Path) -> None:
-    """The trainer's checkpoint contains the float32 copies."""
+    """Checkpoints contain the float32 copies."""
     none = EvaluationPlan(before=False, after=False, every=0)
 
     def trainer(folder: str) -> Any:
@@ -104,15 +104,15 @@ def test_a_frozen_model_is_refused(make_args: Any, model: Any) -> None:
 
 
 def groups(model: Any) -> Any:
-    """A custom optimizer in which norms learn ten times as fast."""
+    """Return a custom optimizer with a tenfold learning rate for norms."""
     norms = [p for n, p in model.named_parameters() if "norm" in n]
     rest = [p for n, p in model.named_parameters() if "norm" not in n]
     return torch.optim.SGD([{"params": rest, "lr": 1e-4}, {"params": norms, "lr": 1e-3}])
 
 
 @pytest.mark.parametrize("scheduled", [False, True])
-def test_an_optimizer_of_ones_own_keeps_its_learning_rates(make_trainer: Any, model: Any, scheduled: bool) -> None:
-    """They follow the schedule from `args`, each from its own peak, or the user's own scheduler."""
+def test_a_custom_optimizer_keeps_its_learning_rates(make_trainer: Any, model: Any, scheduled: bool) -> None:
+    """Learning rates follow the schedule from `args`, each from its own peak, or the user's own scheduler."""
     made = groups(model)
     scheduler = torch.optim.lr_scheduler.LambdaLR(made, lambda update: 0.5**update) if scheduled else None
     fields = {"max_steps": 4, "max_tokens": 4, "lr_scheduler_type": "linear", "warmup_steps": 0}

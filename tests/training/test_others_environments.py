@@ -1,4 +1,4 @@
-"""A run that learns on another author's taskset, which uses only tasks and rewards of Verifiers' v1 API."""
+"""Training on another author's taskset, which uses only tasks and rewards of Verifiers' v1 API."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,7 +46,7 @@ class AdditionTaskset(vf.Taskset[AdditionTask, AdditionConfig]):
 
 
 @pytest.mark.slow
-def test_it_learns_to_add(tmp_path: Path) -> None:
+def test_a_run_learns_to_add(tmp_path: Path) -> None:
     """With the tasks' own prompt and reward, accuracy rises by more than its confidence interval."""
     evaluation = AdditionTaskset(AdditionConfig(count=100, seed=2))
     assert_accuracy_rises(TasksetEnvironment(AdditionTaskset(AdditionConfig()), evaluation), tmp_path)

@@ -16,7 +16,7 @@ IMPORTS = re.compile(r"verifiers(\.| import )trainers|import .*\b(Trainer|Traini
 
 
 def foreign_bases(ours: type) -> list[str]:
-    """Trainers of other libraries, or classes of trainers' arguments, that a class inherits from."""
+    """Return the trainers and classes of trainers' arguments from other libraries that a class inherits from."""
     names = [f"{base.__module__}.{base.__qualname__}" for base in ours.__mro__]
     return [name for name in names if FOREIGN.fullmatch(name)]
 
@@ -25,14 +25,14 @@ def our_classes() -> Iterator[type]:
     for module in pkgutil.walk_packages(rg_env.__path__, "rg_env."):
         try:
             found = vars(importlib.import_module(module.name)).values()
-        except ImportError:  # such as the adapter for a release of Verifiers that is not installed
+        except ImportError:  # for example, the adapter for a release of Verifiers that is not installed
             assert not module.name.startswith("rg_env.training.")
             continue
         yield from (each for each in found if isinstance(each, type) and each.__module__ == module.name)
 
 
 def test_no_class_inherits_from_a_foreign_trainer() -> None:
-    """No module imports one either, not even inside functions."""
+    """No module imports a foreign trainer either, not even inside functions."""
     classes = list(our_classes())
     assert GRPOTrainer in classes
     assert GRPOTrainer.__mro__ == (GRPOTrainer, object)

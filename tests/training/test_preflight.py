@@ -1,4 +1,4 @@
-"""Checks before a run is loaded: in a dry run and before training, with the same messages and without torch."""
+"""Checks before anything is loaded: in a dry run and before training, with the same messages and without torch."""
 
 import json
 import os
@@ -26,7 +26,7 @@ DATA = [{"question": f"{i} + 1 =", "answer": i + 1} for i in range(40)]
 
 @pytest.fixture(autouse=True)
 def files(here: Path) -> None:
-    """A config, data, and a run in the working directory."""
+    """A config, data, and folders of runs in the working directory."""
     (here / "run.yaml").write_text(CONFIG)
     (here / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in DATA))
     (here / "cut.jsonl").write_text('{"question": "1 + 1", "ans')
@@ -38,7 +38,7 @@ def files(here: Path) -> None:
 
 
 def rg_env(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """`rg-env` without any login; a line on standard error reports that torch was imported."""
+    """Run `rg-env` without any login; a line on standard error reports that torch was imported."""
     code = (
         "import atexit, sys; atexit.register(lambda: 'torch' in sys.modules and print('torch!', file=sys.stderr)); "
         "from rg_env.cli.main import main; main()"
@@ -79,7 +79,7 @@ def train(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]
         (["tasks=null", "data=data.jsonl", "splits.num_eval_examples=30"], "10 questions left for training, fewer"),
     ],
 )  # fmt: skip
-def test_what_is_missing_is_one_line(here: Path, arguments: list[str], words: str) -> None:
+def test_problems_are_reported_on_one_line(here: Path, arguments: list[str], words: str) -> None:
     done = train(*arguments)
     assert done.returncode == 2, done.stdout + done.stderr
     assert words in done.stderr
@@ -98,7 +98,7 @@ def test_what_is_missing_is_one_line(here: Path, arguments: list[str], words: st
         (["eval", "--models", "tiny", "./run.yaml", "--tasks", "gcd"], "run.yaml is not a model folder"),
     ],
 )
-def test_other_commands_refuse_what_is_no_model_as_early(here: Path, arguments: list[str], words: str) -> None:
+def test_other_commands_refuse_invalid_models_as_early(here: Path, arguments: list[str], words: str) -> None:
     done = rg_env(*arguments)
     assert done.returncode == 2, done.stdout + done.stderr
     assert words in done.stderr
@@ -106,7 +106,7 @@ def test_other_commands_refuse_what_is_no_model_as_early(here: Path, arguments: 
 
 
 def test_a_dry_run_looks_the_model_up_on_the_hub(here: Path) -> None:
-    """A misspelt name is an error; without a connection, a note says that it was not checked."""
+    """A misspelled name is an error; without a connection, a note says that it was not checked."""
     with HubServer() as hub:
         hub.add("me/legs", {"config.json": b"{}"})
         online = {**hub.environment, "HF_HUB_OFFLINE": "0", "HF_HOME": str(here / "hf")}
@@ -120,14 +120,14 @@ def test_a_dry_run_looks_the_model_up_on_the_hub(here: Path) -> None:
 
 
 def test_prompts_are_measured_before_weights_are_loaded(here: Path) -> None:
-    """Loading takes minutes for a large model; this model has no weights."""
+    """Loading a large model takes minutes. The model here has no weights and could not be loaded."""
     shutil.copytree(POLICY_DIR, here / "model", ignore=shutil.ignore_patterns("*.safetensors"))
     config = load_train_config("run.yaml", ["model=model", "training.max_prompt_length=4", "training.max_tokens=90"])
     with pytest.raises(InputError, match="training prompts are longer than max_prompt_length=4 tokens"):
         run_config(config)
 
 
-def test_a_server_that_is_not_there_yet(here: Path) -> None:
+def test_a_server_that_has_not_started(here: Path) -> None:
     """A dry run prints a note; a run waits for the server and then raises an error."""
     done = train("engine.kind=vllm", "engine.port=1", "--dry-run")
     assert done.returncode == 0, done.stderr
@@ -140,7 +140,7 @@ def test_a_server_that_is_not_there_yet(here: Path) -> None:
     ("key", "words"), [({}, "not logged in"), ({"WANDB_API_KEY": "short"}, "WANDB_API_KEY invalid: API key must have")]
 )
 def test_wandb_without_a_login(here: Path, key: dict[str, str], words: str) -> None:
-    """wandb would prompt for a login or raise its own error."""
+    """Without this check, wandb would prompt for a login or raise its own error."""
     done = train("logging.report_to=wandb", "--dry-run", WANDB_DIR=str(here), **key)
     assert done.returncode == 2
     assert f"cannot report to wandb: {words}" in done.stderr
@@ -149,7 +149,7 @@ def test_wandb_without_a_login(here: Path, key: dict[str, str], words: str) -> N
 
 
 def test_the_rows_of_own_data(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All questions except those for evaluation are trained on, as the plan shows."""
+    """All questions except those for evaluation are used for training, as the plan shows."""
     overrides = ["tasks=null", "data.path=data.jsonl", "splits.num_eval_examples=8"]
     start = check_start(load_train_config("run.yaml", overrides))
     assert start.rows is not None

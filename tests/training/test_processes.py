@@ -1,4 +1,4 @@
-"""Several training processes on one machine: DDP over gloo and ZeRO-3, with rows without advantage on either."""
+"""Training in several processes on one machine, with DDP over gloo and with ZeRO-3."""
 
 import contextlib
 import os
@@ -112,7 +112,7 @@ run_command(main)
 """
 
 
-def test_what_fails_on_one_process_ends_all(tmp_path: Path) -> None:
+def test_a_failure_in_one_process_ends_all(tmp_path: Path) -> None:
     """Different rows are rejected before anything is written. A failure in a reward, in the engine or on one process's
     disk is reported on one line and leaves the checkpoint of the last complete step. Both processes skip a step that is
     not finite on one of them, and a monitor ends both after the same step. Two processes resume bit-identically."""
@@ -281,7 +281,7 @@ OVERRIDES = (
     "training.per_device_train_batch_size=8",
     "training.num_generations=8",
     f"training.max_steps={STEPS}",
-    "training.loss_type=dapo",  # a token weighs the same in whatever micro-batch it is
+    "training.loss_type=dapo",  # each token has the same weight in any micro-batch
     "splits.num_train_examples=64",
     "evaluation={every: 0, before: false, after: false}",
 )
@@ -289,8 +289,8 @@ OVERRIDES = (
 
 @pytest.mark.timeout(900)
 def test_one_two_and_three_processes_train_the_same(tmp_path: Path) -> None:
-    """A config describes the same experiment: the numbers of rollouts and steps and the first update are equal, and the
-    curves agree within their confidence intervals."""
+    """A config describes the same experiment on any number of processes: the numbers of rollouts and steps and the
+    first update are equal, and the curves agree within their confidence intervals."""
 
     def curve(processes: int) -> list[dict[str, Any]]:
         folder = tmp_path / str(processes)

@@ -1,4 +1,4 @@
-"""Resuming from a checkpoint, as if the run had never stopped."""
+"""Runs that resume from a checkpoint continue as if they had never stopped."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ from rg_env.training import EvaluationPlan, train
 
 @pytest.fixture
 def fresh(make_trainer: Any, tmp_path: Path) -> Callable[..., Any]:
-    """A trainer, as in a new process. `folder` is under `tmp_path`."""
+    """Return a function that makes a trainer, as in a new process. `folder` is under `tmp_path`."""
 
     def make(folder: str, *, lora: bool = False, model: Any = None, **fields: Any) -> Any:
         from peft import LoraConfig
@@ -54,9 +54,8 @@ def same_weights(one: Any, other: Any) -> bool:
     ],
     ids=["full", "lora", "two updates a batch, filtered, held to the previous policy", "several epochs"],
 )
-def test_a_run_goes_on_as_if_it_had_never_stopped(fresh: Any, tmp_path: Path, fields: dict[str, Any]) -> None:
-    """Metrics, rollouts, evaluations and weights are bit-identical to those of an uninterrupted run, also in the middle
-    of a batch."""
+def test_a_resumed_run_matches_an_uninterrupted_one(fresh: Any, tmp_path: Path, fields: dict[str, Any]) -> None:
+    """Metrics, rollouts, evaluations and weights are bit-identical, also when resuming in the middle of a batch."""
     stops = 3 if fields.get("max_steps") is None else 10
     options = {"save_steps": stops, **fields}
     unbroken = fresh("unbroken", **options)
@@ -82,9 +81,9 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(fresh: Any, tmp_path: Path, fi
 @pytest.mark.parametrize(
     ("event", "at"), [("on_step_begin", 3), ("backward pass", 3), ("on_optimizer_step", 2), ("on_log", 3)]
 )
-def test_an_interrupted_run_goes_on_exactly_too(fresh: Any, tmp_path: Path, event: str, at: int) -> None:
-    """This holds for a Ctrl-C between steps, in the middle of a step, during an update, and before the step's metrics
-    are written."""
+def test_an_interrupted_run_also_resumes_exactly(fresh: Any, tmp_path: Path, event: str, at: int) -> None:
+    """Ctrl-C may come between steps, in the middle of a step, during an update, or before the step's metrics are
+    written."""
     unbroken = fresh("unbroken")
     train(unbroken, evaluation=EvaluationPlan(every=3))
     first = fresh("broken")
@@ -100,7 +99,7 @@ def test_an_interrupted_run_goes_on_exactly_too(fresh: Any, tmp_path: Path, even
     assert same_weights(unbroken, second)
 
 
-def test_a_run_that_is_killed_in_its_last_evaluation_can_be_resumed(fresh: Any, tmp_path: Path) -> None:
+def test_a_run_killed_in_its_last_evaluation_can_be_resumed(fresh: Any, tmp_path: Path) -> None:
     """The evaluation is run again, and the run then ends."""
     train(fresh("unbroken", max_steps=2), evaluation=EvaluationPlan(every=0))
     first = fresh("broken", max_steps=2)
@@ -108,7 +107,7 @@ def test_a_run_that_is_killed_in_its_last_evaluation_can_be_resumed(fresh: Any, 
     first.engine.generate = lambda *args: 1 / 0 if first.state.global_step == 2 else generate(*args)
     with pytest.raises(ZeroDivisionError):
         train(first, evaluation=EvaluationPlan(every=0))
-    (tmp_path / "broken" / "train_results.json").unlink()  # as a run that is killed leaves it
+    (tmp_path / "broken" / "train_results.json").unlink()  # a killed run does not write its results
     results = train(fresh("broken", max_steps=2), evaluation=EvaluationPlan(every=0), resume="auto")
     assert (results["steps"], results["eval_after"]["step"], results["error"]) == (2, 2, None)
     assert logged(tmp_path / "broken") == logged(tmp_path / "unbroken")
@@ -145,7 +144,7 @@ def test_two_signals_at_once_are_one_request(fresh: Any, tmp_path: Path, event: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("comes", ["when weights are in", "before they come back", "before the update"])
-def test_a_previous_policy_stays_whole_whenever_ctrl_c_comes(fresh: Any, tmp_path: Path, comes: str) -> None:
+def test_ctrl_c_never_corrupts_the_previous_policy(fresh: Any, tmp_path: Path, comes: str) -> None:
     """The run does not end while the previous weights are in the model, or between copying the weights and updating
     them."""
     options = {"beta": 0.05, "kl_reference": "previous", "max_steps": 4}
@@ -158,13 +157,13 @@ def test_a_previous_policy_stays_whole_whenever_ctrl_c_comes(fresh: Any, tmp_pat
         if (calls[kind], moment) == (number, comes):
             ctrl_c()
 
-    def swapping() -> None:  # twice a step, from the second one on
+    def swapping() -> None:  # called twice per step, from the second step on
         calls["swap"] += 1
         now("swap", 4, "before they come back")
         swap()
         now("swap", 3, "when weights are in")
 
-    def computing(part: Any) -> Any:  # twice a step
+    def computing(part: Any) -> Any:  # called twice per step
         calls["loss"] += 1
         now("loss", 6, "before the update")
         return loss_of(part)
@@ -179,8 +178,8 @@ def test_a_previous_policy_stays_whole_whenever_ctrl_c_comes(fresh: Any, tmp_pat
     assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
 
 
-def test_what_the_first_part_left_stays(fresh: Any, tmp_path: Path) -> None:
-    """Both parts' configurations are kept, and a line that was cut off when the run was killed is removed."""
+def test_resuming_keeps_the_files_of_the_first_part(fresh: Any, tmp_path: Path) -> None:
+    """The configs of both parts are kept, and a line that was cut off when the run was killed is removed."""
     train(
         fresh("run", max_steps=2, lr_scheduler_type="constant"),
         evaluation=EvaluationPlan(every=10),
@@ -196,8 +195,8 @@ def test_what_the_first_part_left_stays(fresh: Any, tmp_path: Path) -> None:
     assert results_of(run)["eval_before"]["step"] == 0
 
 
-def test_another_folder_takes_the_rest(fresh: Any, tmp_path: Path) -> None:
-    """The run continues from a checkpoint of another run, which is not changed."""
+def test_a_run_can_resume_in_another_folder(fresh: Any, tmp_path: Path) -> None:
+    """The folder of the first run is not changed."""
     train(fresh("one", max_steps=1, lr_scheduler_type="constant"), evaluation=EvaluationPlan(every=10))
     before = sorted(path.name for path in (tmp_path / "one").rglob("*"))
     trainer = fresh("two", max_steps=2, lr_scheduler_type="constant")
@@ -207,8 +206,8 @@ def test_another_folder_takes_the_rest(fresh: Any, tmp_path: Path) -> None:
     assert (tmp_path / "two" / "config.yaml").exists()
 
 
-def test_auto_begins_where_there_is_nothing(fresh: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A message is printed, and records of an earlier run without a checkpoint are removed."""
+def test_auto_starts_over_without_a_checkpoint(fresh: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A message is printed, and records of an earlier run that saved no checkpoint are removed."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1, "reward": 7}\n')
     train(fresh("run", max_steps=1), evaluation=EvaluationPlan(every=10), resume="auto")
@@ -216,8 +215,8 @@ def test_auto_begins_where_there_is_nothing(fresh: Any, tmp_path: Path, capsys: 
     assert [line["step"] for line in logged(tmp_path / "run") if "reward" in line] == [1]
 
 
-def test_a_scheduler_of_the_users_own_resumes_too(fresh: Any, tmp_path: Path) -> None:
-    """The user's scheduler and the learning rate of each parameter group are restored."""
+def test_a_custom_scheduler_resumes(fresh: Any, tmp_path: Path) -> None:
+    """The state of the user's scheduler and the learning rate of each parameter group are restored."""
 
     def trainer(folder: str) -> Any:
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Rollouts: training uses exactly the sampled tokens; the rows of a batch; and which groups are replaced."""
+"""Rollouts: the sampled tokens that training uses, the rows of a batch, and the groups that are replaced."""
 
 import json
 import time
@@ -24,7 +24,7 @@ ROWS = [{"question": f"{n} + {n} =", "answer": str(2 * n)} for n in range(4)]
 
 
 class Scripted:
-    """An engine that answers with given completions."""
+    """An engine that returns given completions."""
 
     def __init__(self, completions: list[Completion], end: int) -> None:
         self.completions, self.end_ids = completions, frozenset({end})
@@ -70,8 +70,8 @@ def test_tensors_are_prompt_and_sampled_tokens(sampled: Any, tokenizer: Any) -> 
         assert not tensors["sampler_logps"][row][~mask].any()
 
 
-def test_what_the_engine_samples_is_what_the_loss_sees(make_trainer: Any) -> None:
-    """The engine's and the trainer's log-probabilities agree token by token."""
+def test_the_loss_sees_exactly_what_the_engine_sampled(make_trainer: Any) -> None:
+    """The tokens are the same, and the engine's and the trainer's log-probabilities agree token by token."""
     trainer = make_trainer(max_steps=1, max_tokens=12, temperature=1.2)
     given: list[Completion] = []
     generate = trainer.engine.generate
@@ -92,7 +92,7 @@ def test_what_the_engine_samples_is_what_the_loss_sees(make_trainer: Any) -> Non
     torch.testing.assert_close(logps[mask], tensors["sampler_logps"][mask], atol=1e-4, rtol=1e-4)
 
 
-def test_batches_ahead_come_in_order_and_errors_reach_who_asks(tokenizer: Any) -> None:
+def test_batches_ahead_are_returned_by_number_and_raise_their_errors(tokenizer: Any) -> None:
     end = tokenizer.eos_token_id
     env = Environment(ROWS)
     engine = Scripted([Completion([7, end], [-1.0, -1.0], "stop")] * 4, end)
@@ -135,14 +135,14 @@ def test_rollouts_are_scored_one_batch_at_a_time(tokenizer: Any) -> None:
     assert most == [1]
 
 
-def test_only_the_last_end_token_is_taken_off(tokenizer: Any) -> None:
+def test_only_the_last_end_token_is_removed(tokenizer: Any) -> None:
     ids = tokenizer("a b")["input_ids"]
     assert PromptEncoder(tokenizer).decode([[*ids, ids[-1]], [*ids], []], frozenset({ids[-1]})) == [
         tokenizer.decode(ids), tokenizer.decode(ids[:-1]), ""
     ]  # fmt: skip
 
 
-# --- which rows each batch is made from
+# --- the rows of each batch
 
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -152,15 +152,15 @@ def order(**changes: Any) -> BatchOrder:
     return BatchOrder(**{"rows": 10, "prompts": 4, "seed": 3, **changes})
 
 
-def test_any_batch_can_be_asked_for() -> None:
-    """Batches can be requested in any order, because a resumed run starts with a later one."""
+def test_batches_can_be_requested_in_any_order() -> None:
+    """A resumed run, for example, starts with a later batch."""
     numbers = [5, 0, 3, 5]
     together = order()
     assert [together.batch(n) for n in numbers] == [order().batch(n) for n in numbers]
 
 
-def test_fewer_rows_than_a_step_asks_are_refused() -> None:
-    """Otherwise, there would be no batch at all."""
+def test_fewer_rows_than_prompts_in_a_step_are_refused() -> None:
+    """With too few rows, there would be no batch at all."""
     with pytest.raises(InputError, match="a step has 12 prompts, more than the 10 rows to train on"):
         order(prompts=12)
 
@@ -169,7 +169,7 @@ def test_fewer_rows_than_a_step_asks_are_refused() -> None:
 def test_several_epochs_lose_no_row(make_trainer: Any, num_iterations: int) -> None:
     """Each row of a complete batch is used once per epoch."""
     trainer = make_trainer(max_steps=16 * num_iterations, num_iterations=num_iterations, max_tokens=2)
-    used: list[str] = []  # 32 rows, 4 a step: two epochs
+    used: list[str] = []  # 32 rows, 4 per step: two epochs
     sample = trainer.sampler.sample
 
     def note(rows: Any, *rest: Any) -> Any:
@@ -185,7 +185,7 @@ def test_several_epochs_lose_no_row(make_trainer: Any, num_iterations: int) -> N
 
 @pytest.mark.parametrize(("epochs", "iterations", "steps"), [(1, 1, 8), (2.5, 1, 20), (0.1, 1, 1), (2, 2, 32)])
 def test_epochs_set_the_number_of_steps(make_trainer: Any, epochs: float, iterations: int, steps: int) -> None:
-    """32 rows, 4 per step."""
+    """An epoch of 32 rows has 8 steps of 4 prompts, times the updates per batch."""
     assert make_trainer(num_train_epochs=epochs, num_iterations=iterations).args.max_steps == steps
 
 
@@ -200,7 +200,7 @@ def test_epochs_of_a_config_set_the_number_of_steps(more: list[str]) -> None:
     assert training.warmup_steps == (10 if more else 0)
 
 
-def test_other_trainers_name_of_the_token_limit_is_accepted() -> None:
+def test_max_new_tokens_is_another_name_of_the_token_limit() -> None:
     assert GRPOConfig(max_new_tokens=7).max_tokens == 7
     with pytest.raises(InputError, match="max_new_tokens=-1: must be a whole number of at least 1"):
         GRPOConfig(max_new_tokens=-1)
@@ -213,11 +213,11 @@ def test_drawing_an_order_leaves_torchs_random_numbers_alone() -> None:
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-# --- groups that teach nothing are replaced by others
+# --- replacement of unmixed groups
 
 
 def batch(name: str, *groups: str) -> Rollouts:
-    """A batch of groups such as "1001": which of a prompt's answers are right."""
+    """Return a batch of groups; a group such as "1001" says which of a prompt's answers are right."""
     marks = "".join(groups)
     correct = [float(mark) for mark in marks]
     rollouts = [Rollout(f"{name}{row}", f"{name}{row}", "", {}, 1, False, [row], [0.0]) for row in range(len(marks))]
@@ -230,7 +230,7 @@ def texts(found: Rollouts) -> list[str]:
 
 
 class Batches:
-    """Returns the next of the given batches, and keeps the calls."""
+    """Returns the next of the given batches, and records the calls."""
 
     def __init__(self, *batches: Rollouts) -> None:
         self.batches, self.calls = list(batches), list[tuple[int, int]]()
@@ -241,14 +241,17 @@ class Batches:
 
 
 def test_mixed_groups_replace_the_others() -> None:
-    """Rollouts keep all their values; as many prompts are sampled as are expected to suffice."""
+    """Rollouts keep all their values, and as many prompts are sampled as are expected to suffice."""
     more = Batches(batch("b", "11", "00", "10", "11"), batch("c", "01", "10", "00", "00"))
     filled, empty, metrics = GroupFilter(2, rounds=3)(batch("a", "11", "10", "00", "00"), more)
-    assert more.calls == [(0, 4), (1, 4)]  # 3 missing at a share of 1/4, then 2 at 2/8: 4 at most
+    assert more.calls == [
+        (0, 4),
+        (1, 4),
+    ]  # 3 groups missing with 1/4 mixed, then 2 with 2/8 mixed: the maximum of 4 prompts
     assert texts(filled) == ["a2", "a3", "b4", "b5", "c0", "c1", "c2", "c3"]
     assert filled.accuracies == filled.rewards == [1, 0, 1, 0, 0, 1, 1, 0]
     assert filled.prompt_ids == [[2], [3], [4], [5], [0], [1], [2], [3]]
-    assert filled.seconds == pytest.approx(1.5)  # 2, 2 and 4 of 8 rollouts, each batch 1.5 s
+    assert filled.seconds == pytest.approx(1.5)  # 2, 2 and 4 of the 8 rollouts of each batch, which took 1.5 s
     assert empty == []
     assert metrics == {"filter_groups/asked": 12, "filter_groups/mixed": 4 / 12, "filter_groups/empty": 0}
 
@@ -256,13 +259,15 @@ def test_mixed_groups_replace_the_others() -> None:
 @pytest.mark.parametrize(
     ("own", "more", "asked", "mixed", "expected"),
     [
-        # Fewer prompts than requested: 2 missing at a share of 2/4, then at 2/5.
+        # Fewer prompts than requested: 2 groups missing with 2/4 mixed, then with 2/5.
         (["11", "10", "00", "10"], [["00"], ["11"]], 6, 2, ["a2", "a3", "a6", "a7", "a0", "a1", "a4", "a5"]),
         (["11", "00"], [["11", "00"], ["11", "01"]], 6, 1, ["c2", "c3", "a0", "a1"]),
     ],
 )
-def test_places_left_over_are_empty(own: Any, more: Any, asked: int, mixed: int, expected: list[str]) -> None:
-    """After the last round, unmixed groups fill the batch and are listed, and only sampled prompts are counted."""
+def test_unmixed_groups_fill_the_remaining_places(
+    own: Any, more: Any, asked: int, mixed: int, expected: list[str]
+) -> None:
+    """After the last round, unmixed groups complete the batch and are listed, and only sampled prompts are counted."""
     batches = Batches(batch("b", *more[0]), batch("c", *more[1]))
     filled, empty, metrics = GroupFilter(2, rounds=2)(batch("a", *own), batches)
     assert batches.calls == [(0, len(own)), (1, len(own))]
@@ -280,8 +285,8 @@ def test_the_third_empty_batch_in_a_row_ends_the_run(mark: str, words: str) -> N
         filtering(batch("a", mark, mark), Batches())
 
 
-def test_other_prompts_than_the_batchs_are_sampled() -> None:
-    """Each call returns the same rows, each round returns different rows, and no row occurs twice."""
+def test_replacements_use_other_prompts_than_the_batch() -> None:
+    """Repeated calls return the same rows, each round returns different rows, and no row occurs twice in a round."""
     order = BatchOrder(40, prompts=8, seed=3)
     drawn = [order.more(5, round_, 12) for round_ in range(4)]
     assert drawn == [order.more(5, round_, 12) for round_ in range(4)]
@@ -290,12 +295,14 @@ def test_other_prompts_than_the_batchs_are_sampled() -> None:
     largest = BatchOrder(40, prompts=8, seed=2**32 - 1)
     assert len(set(largest.more(10**6, 99, 12))) == 12
     small = BatchOrder(8, prompts=8, seed=3)
-    assert sorted(small.more(0, 0, 4)) == sorted(set(small.more(0, 0, 4)))  # no others: the batch's own
+    assert sorted(small.more(0, 0, 4)) == sorted(
+        set(small.more(0, 0, 4))
+    )  # there are no other rows, so the batch's own are used
 
 
 @pytest.mark.slow
 def test_all_trained_groups_are_mixed(make_trainer: Any, make_env: Any, tmp_path: Path) -> None:
-    """Without the filter, about half of the groups are unmixed. Accuracy is logged before filtering."""
+    """Without the filter, less than 70% of the groups are mixed. Accuracy is logged before filtering."""
     mixed = {}
     for name, rounds in (("without", 0), ("with", 100)):
         fields = {"filter_groups": True, "filter_groups_rounds": rounds} if rounds else {}
@@ -316,7 +323,9 @@ def test_all_trained_groups_are_mixed(make_trainer: Any, make_env: Any, tmp_path
     assert first[0]["num_tokens"] < first[1]["num_tokens"]
     with (tmp_path / "with" / "metrics.jsonl").open() as lines:
         step = json.loads(next(lines))
-    assert step["tokens_per_second"] * step["step_time"] == pytest.approx(step["num_tokens"], rel=0.01)  # of all rounds
+    assert step["tokens_per_second"] * step["step_time"] == pytest.approx(
+        step["num_tokens"], rel=0.01
+    )  # over all sampling rounds
     assert first[1]["filter_groups/asked"] > 4
     assert first[1]["filter_groups/empty"] == 0
 

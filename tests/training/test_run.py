@@ -1,4 +1,4 @@
-"""How runs end by an error or an interrupt, and which files they leave."""
+"""How runs end after an error or an interrupt, and which files they leave."""
 
 import errno
 import re
@@ -24,7 +24,7 @@ def plain_env(make_env: Any, reward: Any) -> Any:
 
 
 def test_an_error_in_mid_run_loses_nothing(make_trainer: Any, make_env: Any, tmp_path: Path) -> None:
-    """The checkpoint, the results and the curve so far are there, and the error is still raised."""
+    """The checkpoint, the results and the curve so far are saved, and the error is still raised."""
     state = {"fail": False}
 
     def moody(completion: str) -> float:
@@ -49,8 +49,8 @@ def no_space() -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_what_cannot_be_saved_does_not_hide_why_the_run_failed(make_trainer: Any, tmp_path: Path) -> None:
-    """The second error becomes a note on the first, and everything else is saved."""
+def test_a_failure_to_save_does_not_hide_the_original_error(make_trainer: Any, tmp_path: Path) -> None:
+    """The second error becomes a note on the first, and the results are still saved."""
     trainer = make_trainer(max_steps=5)
     trainer.strategy.save = lambda *args, **kwargs: no_space()
     trainer.add_callback(At(1, lambda: 1 / 0))
@@ -63,7 +63,8 @@ def test_what_cannot_be_saved_does_not_hide_why_the_run_failed(make_trainer: Any
 def test_a_full_disk_at_the_end(
     make_trainer: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A warning before training; then one line without torch's words, and the command that resumes the run."""
+    """The run prints a warning before training and the command that resumes it at the end, and the error is one line
+    without torch's message."""
 
     def fails(part: Path) -> None:
         raise RuntimeError("[enforce fail at inline_container.cc:858] . PytorchStreamWriter failed writing file data/0")
@@ -87,10 +88,10 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
-def test_an_interrupted_run_says_what_it_has(
+def test_an_interrupted_run_saves_its_results(
     make_trainer: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Results contain the step of their evaluation, the checkpoint is from the last complete step, and the resume
+    """Each evaluation in the results has its step, the checkpoint is from the last complete step, and the resume
     command is printed."""
     trainer = make_trainer(max_steps=9)
     trainer.add_callback(At(3, interrupt))
@@ -107,8 +108,8 @@ def test_an_interrupted_run_says_what_it_has(
     [(no_space, OSError), (interrupt, KeyboardInterrupt), (ctrl_c, KeyboardInterrupt), (None, TrainingError)],
 )
 def test_a_run_without_a_step_leaves_nothing(make_trainer: Any, tmp_path: Path, act: Any, error: type) -> None:
-    """An error or an interrupt before the first step or during the first evaluation does not count as a success,
-    because nothing was trained."""
+    """An error or an interrupt before the first step or during the first evaluation is raised, because nothing was
+    trained."""
     trainer = make_trainer()
     if act is None:
         trainer.train = lambda **kwargs: None
@@ -122,7 +123,7 @@ def test_a_run_without_a_step_leaves_nothing(make_trainer: Any, tmp_path: Path, 
     assert not (tmp_path / "run").exists()
 
 
-def test_an_interrupt_that_a_library_hides_is_one(make_trainer: Any) -> None:
+def test_an_interrupt_that_a_library_hides_is_recognized(make_trainer: Any) -> None:
     """An error raised while a library handles Ctrl-C ends the run like Ctrl-C itself."""
 
     def clean_up() -> None:
@@ -137,8 +138,7 @@ def test_an_interrupt_that_a_library_hides_is_one(make_trainer: Any) -> None:
     assert (results["interrupted"], results["error"]) == (True, None)
 
 
-def test_training_goes_on_after_an_interrupt(make_trainer: Any) -> None:
-    """The same trainer can train again in the same process, without anything from the interrupted batch."""
+def test_a_trainer_can_train_again_after_an_interrupt(make_trainer: Any) -> None:
     trainer = make_trainer(max_steps=3)
     once = At(1, lambda: trainer.engine.cancel())
     trainer.add_callback(once)
@@ -149,9 +149,8 @@ def test_training_goes_on_after_an_interrupt(make_trainer: Any) -> None:
     assert trainer.state.global_step == 3
 
 
-def test_a_checkpoint_broken_off_is_not_taken_for_one(make_trainer: Any, tmp_path: Path) -> None:
-    """An interrupt while a checkpoint is written leaves no incomplete folder, and the end of the run writes a complete
-    one."""
+def test_an_interrupt_leaves_no_incomplete_checkpoint(make_trainer: Any, tmp_path: Path) -> None:
+    """If the interrupt comes while a checkpoint is written, the end of the run writes a complete one."""
     trainer = make_trainer(max_steps=4, save_steps=2)
     save, calls = trainer.strategy.save, []
 
@@ -170,7 +169,7 @@ def test_a_checkpoint_broken_off_is_not_taken_for_one(make_trainer: Any, tmp_pat
 
 
 def test_old_checkpoints_are_rotated(make_trainer: Any, tmp_path: Path) -> None:
-    """`save_total_limit` counts those in the run's folder."""
+    """`save_total_limit` is the number of checkpoints that the run's folder keeps."""
     make_trainer(max_steps=4, save_steps=1, save_total_limit=2).train()
     assert sorted(path.name for path in (tmp_path / "run").glob("checkpoint*")) == ["checkpoint-3", "checkpoint-4"]
 
@@ -209,8 +208,8 @@ def test_an_error_in_the_middle_of_an_update_saves_nothing(make_trainer: Any, tm
 # --- the files and the output of a run
 
 
-def test_the_config_tells_what_was_run(make_trainer: Any, tmp_path: Path) -> None:
-    """The config contains the model, prompt, tasks and rewards, and training and engine settings that can be loaded
+def test_the_config_records_the_run(make_trainer: Any, tmp_path: Path) -> None:
+    """config.yaml contains the model, prompt, tasks and rewards, and training and engine settings that can be loaded
     again."""
     trainer = make_trainer(max_steps=1)
     train(trainer, settings={"note": "x"})
@@ -225,8 +224,8 @@ def test_the_config_tells_what_was_run(make_trainer: Any, tmp_path: Path) -> Non
     assert EngineConfig(**config["engine"]) == trainer.engine_config
 
 
-def test_progress_is_a_line_a_step(make_trainer: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Examples are printed as often as configured. `test_console` covers terminals."""
+def test_progress_is_one_line_per_step(make_trainer: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Examples are printed as often as configured. test_console.py covers terminals."""
     logging = LoggingConfig(examples_every=2, num_examples=1, rollouts_kept=3)
     train(make_trainer(max_steps=2), evaluation=EvaluationPlan(every=1), logging=logging)
     shown = capsys.readouterr().out

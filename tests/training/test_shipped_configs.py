@@ -1,4 +1,5 @@
-"""Every shipped experiment runs: its rows are built and two steps are made, by a small random model of long context."""
+"""Every shipped experiment builds its rows and trains for two steps, with a small random model that has a long
+context."""
 
 import json
 from functools import cache
@@ -19,7 +20,7 @@ EXPERIMENTS = sorted(path for path in (ROOT / "configs" / "train").rglob("*.yaml
 
 @pytest.fixture(scope="session")
 def long_model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A folder with a random model of 32,768 positions, and the tiny policy's tokenizer, which knows every byte."""
+    """The folder of a random model with 32,768 positions and the tiny policy's tokenizer, which knows every byte."""
     folder = tmp_path_factory.mktemp("models") / "random"
     tokenizer = AutoTokenizer.from_pretrained(POLICY_DIR)
     config = LlamaConfig(
@@ -33,25 +34,24 @@ def long_model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @cache
 def evaluated(path: Path) -> tuple[str, ...]:
-    """Held-out tasks and labels."""
+    """Return the held-out tasks and labels that an experiment evaluates."""
     return tuple(load_train_config(path).evaluation.tasks)
 
 
 def first_with(name: str) -> Path:
-    """The first experiment that evaluates it."""
+    """Return the first experiment that evaluates this task or label."""
     return next(path for path in EXPERIMENTS if name in evaluated(path))
 
 
 def smaller(path: Path, model: str, output: Path) -> list[str]:
-    """Overrides that keep the experiment but reduce its size. Tasks that several experiments evaluate are evaluated
-    only in the first one, because generating their questions takes longest.
-    """
+    """Return overrides that keep the experiment but reduce its size. Tasks that several experiments evaluate are
+    evaluated only in the first one, because generating their questions takes longest."""
     config = load_train_config(path)
     tasks = len(config.tasks)
-    asked = [name for name in evaluated(path) if first_with(name) == path] or evaluated(path)[:1]
+    kept = [name for name in evaluated(path) if first_with(name) == path] or evaluated(path)[:1]
     return [
-        *(f"evaluation.tasks.{name}=null" for name in evaluated(path) if name not in asked),
-        *(f"evaluation.tasks.{name}.num_examples=1" for name in asked),
+        *(f"evaluation.tasks.{name}=null" for name in evaluated(path) if name not in kept),
+        *(f"evaluation.tasks.{name}.num_examples=1" for name in kept),
         f"model.name={model}",
         "model.dtype=auto",
         "training.max_steps=2",

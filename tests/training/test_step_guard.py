@@ -1,4 +1,4 @@
-"""A non-finite loss or gradient changes no weight: in one process, in two, and with ZeRO-3."""
+"""A non-finite loss or gradient changes no weight. test_processes.py covers several processes."""
 
 import math
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class Poison:
 
     def _act(self, module: Any, args: Any, output: Any) -> Any:
         if not torch.is_grad_enabled():
-            return output  # it generates
+            return output  # sampling
         self.count += 1
         if self.count in self.passes:
             output.last_hidden_state = output.last_hidden_state * self.by
@@ -36,7 +36,7 @@ class Poison:
 
 
 class Watch(TrainerCallback):
-    """Keeps weights, optimizer state and learning rate as they are when each step ends."""
+    """Records weights, optimizer state and learning rate at the end of each step."""
 
     def __init__(self, trainer: Any) -> None:
         self.trainer, self.kept = trainer, {}
@@ -52,7 +52,7 @@ class Watch(TrainerCallback):
 
 
 def same(one: Any, other: Any) -> bool:
-    """Weights, optimizer state and learning rate, to the bit."""
+    """Return whether weights, optimizer state and learning rate are bit-identical."""
     weights = all(torch.equal(weight, other[0][name]) for name, weight in one[0].items())
     pairs = zip(one[1], other[1], strict=True)
     return weights and one[2] == other[2] and all(torch.equal(a[key], b[key]) for a, b in pairs for key in a)
@@ -60,7 +60,7 @@ def same(one: Any, other: Any) -> bool:
 
 @pytest.fixture
 def fresh(make_trainer: Any) -> Callable[..., Any]:
-    """A trainer of two micro-batches a step, whose learning rate falls."""
+    """Return a function that makes a trainer with two micro-batches per step and a falling learning rate."""
 
     def make(**fields: Any) -> Any:
         model = AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32)
@@ -72,10 +72,11 @@ def fresh(make_trainer: Any) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("max_grad_norm", [1.0, 0.0], ids=["clipped", "not clipped"])
 @pytest.mark.parametrize("by", [math.nan, math.inf])
-def test_one_bad_pass_spoils_its_step_and_nothing_else(
+def test_one_bad_pass_skips_only_its_step(
     fresh: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], max_grad_norm: float, by: float
 ) -> None:
-    """The second pass of step 2: weights, moments and learning rate are those of step 1, and step 3 is an update."""
+    """The second pass of step 2 is bad, so step 2 keeps the weights, moments and learning rate of step 1, and step 3
+    updates them."""
     trainer = fresh(max_steps=3, max_grad_norm=max_grad_norm)
     watch = Watch(trainer)
     Poison(trainer.model, {3}, by)
@@ -91,7 +92,7 @@ def test_one_bad_pass_spoils_its_step_and_nothing_else(
 
 
 def test_a_skipped_step_leaves_the_previous_policy_as_it_is(fresh: Any) -> None:
-    """The reference of the KL term stays the policy before the last update that was made."""
+    """The reference of the KL term remains the policy before the last update that was made."""
     trainer = fresh(max_steps=2, beta=0.1, kl_reference="previous")
     before = {name: weight.clone() for name, weight in trainer.model.state_dict().items()}
     Poison(trainer.model, {2})
@@ -101,7 +102,8 @@ def test_a_skipped_step_leaves_the_previous_policy_as_it_is(fresh: Any) -> None:
 
 
 def test_three_bad_steps_end_the_run_with_the_last_good_weights(fresh: Any, tmp_path: Path) -> None:
-    """The error is one line, and a resumed run tolerates as many skipped steps again and continues the count."""
+    """The error is one line. A resumed run again tolerates up to two consecutive skipped steps and continues the total
+    count."""
     trainer = fresh(max_steps=9)
     watch = Watch(trainer)
     Poison(trainer.model, set(range(2, 99)))
@@ -123,8 +125,7 @@ def test_three_bad_steps_end_the_run_with_the_last_good_weights(fresh: Any, tmp_
     assert steps == [0, 1, 2, 3, 3, 4, 5, 5]
 
 
-def test_the_last_three_steps_are_no_success_either(fresh: Any, tmp_path: Path) -> None:
-    """Skipped steps at the end of a run are an error, too."""
+def test_three_bad_steps_at_the_end_are_an_error(fresh: Any, tmp_path: Path) -> None:
     trainer = fresh(max_steps=3)
     Poison(trainer.model, set(range(99)))
     with pytest.raises(TrainingError, match="3 consecutive steps were skipped, up to step 3"):
@@ -132,8 +133,8 @@ def test_the_last_three_steps_are_no_success_either(fresh: Any, tmp_path: Path) 
     assert (tmp_path / "run" / "checkpoint-3" / "optimizer.pt").exists()
 
 
-def test_weights_that_overflowed_are_told_and_not_saved(fresh: Any, tmp_path: Path) -> None:
-    """An update with finite gradients can still overflow, which is reported at the next step."""
+def test_overflowed_weights_are_reported_and_not_saved(fresh: Any, tmp_path: Path) -> None:
+    """An update with finite gradients can still overflow; the error is raised in the next step."""
     trainer = fresh(learning_rate=3e38, max_grad_norm=0.0, optim="sgd")
     Poison(trainer.model, {0, 1}, 1e3)  # larger gradients, still finite
     with pytest.raises(TrainingError, match=r"the weights are not finite after step 2.* \(3e\+38\)") as caught:
@@ -142,8 +143,8 @@ def test_weights_that_overflowed_are_told_and_not_saved(fresh: Any, tmp_path: Pa
     assert not list((tmp_path / "run").glob("checkpoint*"))
 
 
-def test_a_loss_goes_through_its_gradient() -> None:
-    """A finite loss keeps its gradient bit for bit; a non-finite loss makes all gradients non-finite."""
+def test_a_non_finite_loss_spoils_its_gradients() -> None:
+    """A finite loss keeps its gradients bit for bit, whereas a non-finite loss makes all of them NaN."""
     weight = torch.tensor([0.1, -3e-20, 7e15], requires_grad=True)
     loss = (weight * weight.detach()).sum() / 3
     (plain,) = torch.autograd.grad(loss, weight, retain_graph=True)

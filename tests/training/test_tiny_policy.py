@@ -1,4 +1,4 @@
-"""The tiny policy: what is shipped, the recipe that builds it, and the questions that it has seen."""
+"""The tiny policy: the shipped model, the recipe that builds it, and the questions that it has seen."""
 
 import itertools
 import json
@@ -34,21 +34,21 @@ def model():
 
 
 def test_importing_the_package_loads_neither_torch_nor_reasoning_gym():
-    """Commands can refer to the policy's folder without importing anything heavy."""
+    """Commands can refer to the policy's folder without a heavy import."""
     code = "import sys, rg_env.tiny; assert not {'torch', 'transformers', 'reasoning_gym'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_shipped_policy_is_small(model):
-    """It travels with the package: under a million parameters, at most 2 MB."""
+    """The policy is part of the package, so it has fewer than a million parameters and at most 2 MB."""
     assert model.num_parameters() < 1_000_000
     assert (POLICY_DIR / "model.safetensors").stat().st_size <= 2_000_000
 
 
 def test_generation_config_samples_from_the_whole_distribution(model, tokenizer):
-    """A server that takes the policy's own defaults samples what GRPO assumes."""
+    """A server with the policy's own defaults samples as GRPO assumes."""
     config = model.generation_config
-    found = (config.do_sample, config.temperature or 1.0, config.top_k, config.top_p or 1.0)  # None: 1.0
+    found = (config.do_sample, config.temperature or 1.0, config.top_k, config.top_p or 1.0)  # None means 1.0
     assert found == (True, 1.0, 0, 1.0)
     assert config.eos_token_id == tokenizer.eos_token_id
     assert config.pad_token_id == tokenizer.pad_token_id
@@ -56,7 +56,7 @@ def test_generation_config_samples_from_the_whole_distribution(model, tokenizer)
 
 @tasks
 def test_tokenizer_round_trips_prompts_and_completions(tokenizer, task):
-    """Text → tokens → text loses nothing, and the tokens of a prompt are a prefix of the conversation's."""
+    """The tokens of a prompt are also a prefix of the whole conversation's tokens."""
     for entry in take(task, "eval", seed=5, count=50):
         prompt, solution = render_prompt(tokenizer, entry["question"]), worked_solution(task, entry)
         ids = tokenizer(prompt + solution)["input_ids"]
@@ -66,7 +66,7 @@ def test_tokenizer_round_trips_prompts_and_completions(tokenizer, task):
 
 @tasks
 def test_worked_solutions_end_in_the_gold_answer(task):
-    """Solutions are computed from the question alone and arrive at the gold answer."""
+    """Solutions are computed from the question alone."""
     for entry in take(task, "train", seed=7, count=1000):
         blind = {**entry, "answer": None}
         *lines, last = worked_solution(task, blind).splitlines()
@@ -77,7 +77,7 @@ def test_worked_solutions_end_in_the_gold_answer(task):
 
 @tasks
 def test_worked_solutions_fit_the_rollout(tokenizer, task):
-    """They fit with their end token and with room to spare."""
+    """Solutions and their end token leave at least five tokens of the limit unused."""
     texts = [worked_solution(task, entry) for entry in take(task, "train", seed=3, count=1000)]
     assert max(len(ids) + 1 for ids in tokenizer(texts)["input_ids"]) <= MAX_NEW_TOKENS - 5
 
@@ -93,7 +93,7 @@ def test_blurts_are_well_formed_and_mostly_wrong(task):
 
 @tasks
 def test_the_two_splits_share_no_question(task):
-    """The build uses one split, and its evaluation uses the other."""
+    """The build uses one split, and its evaluation the other."""
     train, held_out = (
         {e["question"] for e in itertools.islice(questions(task, split, seed=0), 2000)} for split in ("train", "eval")
     )
@@ -103,7 +103,7 @@ def test_the_two_splits_share_no_question(task):
 
 
 def test_batches_lose_no_example_and_labels_cover_completions_only():
-    """Labels are the completion's tokens in their places; prompts and padding are ignored."""
+    """Labels are the completion's tokens at their positions; prompts and padding are ignored."""
     ids, labels = recipe.collate([([5, 6], [7, 2]), ([5], [8, 9, 2])], pad=0)
     assert ids.tolist() == [[5, 6, 7, 2], [5, 8, 9, 2]]
     assert labels.tolist() == [[-100, -100, 7, 2], [-100, 8, 9, 2]]
@@ -113,8 +113,8 @@ def test_batches_lose_no_example_and_labels_cover_completions_only():
 
 
 @pytest.mark.slow
-def test_quick_build_works_offline_from_nothing_and_repeats_itself(tmp_path):
-    """The same seed gives the same bytes, and the folder of the loadable policy appears complete."""
+def test_quick_build_works_offline_and_is_reproducible(tmp_path):
+    """The same seed gives the same bytes, and the build leaves no temporary folder."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "empty")}
     for name in ("one", "two"):
         command = [sys.executable, str(TOOLS / "tiny_build.py"), "--quick", "--out", str(tmp_path / name)]
@@ -125,13 +125,13 @@ def test_quick_build_works_offline_from_nothing_and_repeats_itself(tmp_path):
     assert json.loads((made / "config.json").read_text())["model_type"] == "llama"
     for file in ("model.safetensors", "tokenizer.json"):
         assert (made / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
-    assert not list(tmp_path.glob(".*"))  # nothing half-made is left beside it
+    assert not list(tmp_path.glob(".*"))  # no partial build is left
 
 
 @pytest.mark.slow
 @tasks
 def test_the_shipped_policy_mostly_blurts_but_can_work(model, tokenizer, task):
-    """The starting point that GRPO needs: well-formed, often wrong, nearly always right when it works."""
+    """GRPO needs a starting point that is well-formed, often wrong, and nearly always right when it shows its work."""
     torch.manual_seed(0)
     sampled = measure(model, tokenizer, take(task, "eval", seed=42, count=200), greedy=False)
     assert 0.15 < sampled.accuracy < 0.45

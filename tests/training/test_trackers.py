@@ -41,7 +41,8 @@ def environ(here: Path) -> Iterator[MutableMapping[str, str]]:
 
 
 class Trackio(ModuleType):
-    """A stand-in for the package, which uploads or starts a server: records what accelerate's tracker passes to it."""
+    """A stand-in for the trackio package, which would upload or start a server. It records what accelerate's tracker
+    passes to it."""
 
     def __init__(self) -> None:
         super().__init__("trackio")
@@ -76,7 +77,7 @@ def trackio() -> Iterator[Trackio]:
         sys.modules["trackio"] = installed
 
 
-def test_names_and_metrics_that_trackio_gets(make_trainer: Any, trackio: Trackio) -> None:
+def test_trackio_receives_names_and_metrics(make_trainer: Any, trackio: Trackio) -> None:
     """Project and name come from the config or the folder. Training metrics are logged under train/, and all
     evaluations under their own names."""
     logging = LoggingConfig(report_to=["trackio"], project="legs", examples_every=1)
@@ -112,7 +113,7 @@ def test_tensorboard_has_what_the_metrics_file_has(make_trainer: Any, tmp_path: 
 def test_a_service_that_fails_later_is_dropped(
     make_trainer: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], trackio: Trackio
 ) -> None:
-    """One line is printed on standard error, and the run continues."""
+    """The failure prints one line on standard error, and the run continues."""
     trackio.full = True
     logging = LoggingConfig(report_to=["trackio"])
     results = train(make_trainer(max_steps=2), evaluation=EvaluationPlan(every=10), logging=logging)
@@ -131,7 +132,7 @@ def test_a_folder_that_cannot_be_written_is_reported_before_training(make_traine
     assert trainer.state.global_step == 0
 
 
-def test_a_run_of_the_callers_own_is_left_open(make_trainer: Any, tmp_path: Path, environ: Any) -> None:
+def test_a_wandb_run_of_the_caller_is_left_open(make_trainer: Any, tmp_path: Path, environ: Any) -> None:
     """The caller's run is used, regardless of its earlier steps, and can still be logged to afterwards."""
     import wandb
 
@@ -176,7 +177,7 @@ NOT_ANSWERING = {"WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": "http://127.0.0.1:
 def test_wandb_that_cannot_start_is_reported_before_training(
     make_trainer: Any, tmp_path: Path, environ: Any, variables: dict[str, str], words: str
 ) -> None:
-    """The error is one line and comes quickly, and the run leaves no files. wandb itself would prompt or wait."""
+    """wandb itself would prompt or wait. The error is one line and is raised quickly, and the run leaves no files."""
     environ |= variables
     trainer = make_trainer()
     start = time.monotonic()

@@ -1,4 +1,4 @@
-"""`GRPOTrainer`: what passes through the model, which weights are used for sampling, and complete steps."""
+"""`GRPOTrainer`: complete steps, and the metrics that they log."""
 
 import time
 from pathlib import Path
@@ -17,7 +17,7 @@ from rg_env.training.reporting.metrics import StepMetrics, batch_metrics, step_c
 from rg_env.training.rollouts import Rollouts
 from rg_env.training.strategy import check_engine
 
-# --- whole steps
+# --- complete steps
 
 
 def test_an_output_folder_that_is_not_writable_is_refused_at_once(make_trainer: Any, tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_what_is_not_an_environment_is_refused(make_args: Any, model: Any, token
         GRPOTrainer(model, env, make_args(), tokenizer)
 
 
-# --- what is logged
+# --- metrics
 
 
 def test_completion_metrics_are_what_was_sampled(make_trainer: Any) -> None:
@@ -115,14 +115,14 @@ def test_answers_of_a_group_are_counted() -> None:
     assert found["completions/answered_ratio"] == pytest.approx(4 / 6)
 
 
-def test_the_largest_of_several_is_logged_as_such() -> None:
+def test_metrics_named_max_keep_the_maximum() -> None:
     metrics = StepMetrics()
     metrics.update({"policy_ratio/max": 1.0, "policy_ratio/mean": 1.0})
     metrics.update({"policy_ratio/max": 9.0, "policy_ratio/mean": 2.0})
     assert metrics.take() == {"policy_ratio/max": 9.0, "policy_ratio/mean": 1.5}
 
 
-# --- what a step costs, as it is logged
+# --- the costs of a step
 
 
 def test_memory_is_the_peak_of_this_process() -> None:
@@ -137,8 +137,8 @@ def test_memory_is_the_peak_of_this_process() -> None:
     assert ("memory/peak_gpu_gb" in costs) == torch.cuda.is_available()
 
 
-def test_a_phase_counts_without_those_within_it() -> None:
-    """Time between phases is not counted."""
+def test_the_time_of_a_phase_excludes_nested_phases() -> None:
+    """Time between phases is not counted at all."""
     metrics = StepMetrics()
     with metrics.phase("outer"):
         time.sleep(0.02)

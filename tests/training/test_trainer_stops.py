@@ -1,4 +1,4 @@
-"""Where the trainer stops: errors that end the run, settings that it refuses, prompts that it cannot use."""
+"""Errors that end a run, and the settings and prompts that a trainer refuses."""
 
 import copy
 import time
@@ -27,7 +27,7 @@ def not_a_number(completion: Any, answer: str) -> float:
 
 @pytest.mark.parametrize("reward", [raising, not_a_number])
 def test_a_failing_reward_ends_the_run_and_is_named(make_trainer: Any, reward: Any) -> None:
-    """The failure is never counted as 0."""
+    """A failing reward is never counted as 0."""
     with pytest.raises(RewardError, match=reward.__name__):
         make_trainer(env=Environment(ROWS, rewards=[reward])).train()
 
@@ -61,7 +61,9 @@ def test_an_engine_error_ends_the_run(make_trainer: Any) -> None:
         ({"engine": "vlm"}, r"EngineConfig\.kind='vlm': must be .*'vllm'"),
     ],
 )
-def test_what_a_trainer_refuses(make_trainer: Any, tmp_path: Path, options: dict[str, Any], words: str) -> None:
+def test_invalid_arguments_of_the_trainer_are_refused(
+    make_trainer: Any, tmp_path: Path, options: dict[str, Any], words: str
+) -> None:
     """The error is raised before anything is written."""
     with pytest.raises(InputError, match=words):
         make_trainer(**options)
@@ -76,7 +78,7 @@ def test_what_a_trainer_refuses(make_trainer: Any, tmp_path: Path, options: dict
         ("{% if %}", "fails on a plain question"),
     ],
 )
-def test_templates_that_cannot_prompt_are_refused(tokenizer: Any, template: str, words: str) -> None:
+def test_unusable_chat_templates_are_refused(tokenizer: Any, template: str, words: str) -> None:
     """The error is one line."""
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.chat_template = template
@@ -109,7 +111,7 @@ def test_text_prompts_are_continued_as_they_are(make_trainer: Any, tokenizer: An
     assert {tuple(ids) for ids in trainer.rollouts.prompt_ids} <= prompts
 
 
-def test_gradients_of_a_step_that_was_broken_off_are_forgotten(make_trainer: Any) -> None:
+def test_gradients_of_an_interrupted_step_are_discarded(make_trainer: Any) -> None:
     """After an interrupt between two micro-batches, the next `train` starts without their gradients."""
     trainer = make_trainer(max_steps=1)
     loss, calls = trainer._loss, []

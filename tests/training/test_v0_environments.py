@@ -26,7 +26,7 @@ def one_answer(completion: Any) -> float:
 
 
 @pytest.mark.slow
-def test_it_learns_to_add(tmp_path: Path) -> None:
+def test_a_run_learns_to_add(tmp_path: Path) -> None:
     """With the environment's own prompt and rubric, accuracy rises by more than its confidence interval."""
     parser = vf.Parser(extract_fn=answer_in)
     rubric = vf.Rubric(funcs=[accuracy, one_answer], weights=[1.0, 0.1], parser=parser)
@@ -36,8 +36,7 @@ def test_it_learns_to_add(tmp_path: Path) -> None:
     assert_accuracy_rises(env, tmp_path)
 
 
-def test_a_step_is_rewarded_by_its_rubric(make_trainer: Any) -> None:
-    """The rubric's own weights apply."""
+def test_rewards_use_the_weights_of_the_rubric(make_trainer: Any) -> None:
     dataset = rows(16, 1)
 
     def short(completion: Any) -> float:
@@ -53,7 +52,7 @@ def test_a_step_is_rewarded_by_its_rubric(make_trainer: Any) -> None:
 
 
 def test_a_rubric_may_require_a_semaphore(make_trainer: Any) -> None:
-    """As in Verifiers 0.1.8 and 0.1.9."""
+    """Rubrics of Verifiers 0.1.8 and 0.1.9 require one."""
 
     class Older(vf.Rubric):  # type: ignore[misc]
         async def score_group(self, states: Any, score_sem: Any) -> None:

@@ -1,5 +1,5 @@
-"""The engine of a vLLM server, with a stand-in for the server, which has a real model: weights on their way to it, what
-it refuses, retries and gives up on. A real vLLM: `tests/stack`."""
+"""The engine for a vLLM server, with a stand-in that runs a real model: weight updates, and what the engine refuses,
+retries and gives up on. `tests/stack` tests a real vLLM."""
 
 import os
 import threading
@@ -82,7 +82,7 @@ def test_the_server_has_the_weights_of_each_step(connect: Any, server: StandIn, 
 
 
 def test_buckets_share_two_slots(connect: Any, server: StandIn, model: Any) -> None:
-    """With more buckets than slots, none is overwritten before it is loaded."""
+    """With more buckets than slots, no bucket is overwritten before it is loaded."""
     change(model)
     engine = connect(server)
     engine.weights.bucket_bytes = 100_000
@@ -147,14 +147,14 @@ def test_a_server_that_cannot_take_weights_is_refused(
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
 def test_nccl_needs_vllm_next_to_the_trainer(connect: Any, stand_in: Any) -> None:
-    """A server with that backend refuses shared memory at once."""
+    """A server with the NCCL backend refuses shared memory at once."""
     server = stand_in(refuses="Invalid init_info for NCCLWeightTransferEngine: unexpected keyword argument 'path'")
     with pytest.raises(MissingExtraError, match="NCCL needs vLLM in the trainer's environment"):
         connect(server)
 
 
 def test_a_server_has_one_trainer_at_a_time(connect: Any, server: StandIn) -> None:
-    """The error names the first trainer, and once it has disconnected, the second one can connect."""
+    """The error names the first trainer. Once that trainer has disconnected, another one can connect."""
     first = connect(server)
     with pytest.raises(ServerError, match=rf"serves another trainer \(process {os.getpid()}\): wait for that trainer"):
         connect(server)
@@ -216,7 +216,8 @@ def test_a_retry_can_succeed(connect: Any, server: StandIn) -> None:
 
 @pytest.mark.parametrize("difference", [0.02, float("nan")])
 def test_rollouts_of_other_weights_end_the_run(connect: Any, server: StandIn, difference: float) -> None:
-    """Wrong weights are detected through the log-probabilities of the rollouts."""
+    """A large or undefined difference between the log-probabilities of sampling and training means that the weights
+    differ."""
     engine = connect(server)
     engine.check_parity(0.005)
     with pytest.raises(TrainingError, match=r"does not use the trained weights: .* differ by (0.02|nan) on average"):
@@ -224,8 +225,8 @@ def test_rollouts_of_other_weights_end_the_run(connect: Any, server: StandIn, di
 
 
 @pytest.mark.parametrize(("top_p", "ahead", "checked"), [(1.0, 0, True), (0.9, 0, False), (1.0, 1, False)])
-def test_parity_is_checked_where_it_must_hold(make_trainer: Any, top_p: float, ahead: int, checked: bool) -> None:
-    """Parity is checked after each step, except for truncated distributions and rollouts from older weights."""
+def test_parity_is_checked_where_it_is_expected(make_trainer: Any, top_p: float, ahead: int, checked: bool) -> None:
+    """The check is skipped for truncated distributions and for rollouts from older weights."""
     trainer = make_trainer(max_steps=1, max_tokens=4, top_p=top_p)
     trainer.engine_config = EngineConfig(kind="vllm", num_batches_ahead=ahead)
     seen: list[float] = []

@@ -48,7 +48,7 @@ def adapted(model: Any, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_sent_of_an_adapted_model_is_the_merged_model(case: str) -> None:
+def test_an_adapted_model_is_sent_merged(case: str) -> None:
     """Each weight is sent once under the plain model's name, and the adapted model stays bit-identical."""
     config, options = CASES[case]
     model = plain(config)
@@ -67,10 +67,10 @@ def test_what_is_sent_of_an_adapted_model_is_the_merged_model(case: str) -> None
 
 
 @pytest.mark.parametrize("family", SERVED)
-def test_head_and_embedding_are_sent_even_if_they_are_one(family: str) -> None:
+def test_head_and_embedding_are_both_sent_even_if_tied(family: str) -> None:
     """vLLM silently keeps the old head if it receives only the embedding."""
     tensors = {source.name: source.tensor() for source in sources(plain(SERVED[family]))}
-    if family == "gemma2":  # for which vLLM has no head, and refuses one
+    if family == "gemma2":  # vLLM has no LM head for Gemma 2 and refuses one
         assert "lm_head.weight" not in tensors
         return
     tied = tensors["lm_head.weight"].data_ptr() == tensors["model.embed_tokens.weight"].data_ptr()
@@ -90,8 +90,8 @@ def test_head_and_embedding_are_sent_even_if_they_are_one(family: str) -> None:
         (LoraConfig(target_modules=["o_proj"], modules_to_save=["embed_tokens"]), "ties the LM head and the embedding"),
     ],
 )
-@pytest.mark.filterwarnings("ignore")  # PEFT's own, of some of these
-def test_what_cannot_be_sent_is_refused(
+@pytest.mark.filterwarnings("ignore")  # PEFT warns of some of these configs
+def test_models_that_cannot_be_sent_are_refused(
     config: Any, reason: str, model: Any, tokenizer: Any, make_env: Any, make_args: Any
 ) -> None:
     """The error is one line, raised when the trainer is created and before any request to a server."""
