@@ -59,9 +59,8 @@ def test_questions_follow_the_level(fresh: Any, tmp_path: Path, capsys: pytest.C
     assert max(levels) >= 2
     printed = re.findall(r"^step (\d+): chain_sum (?:rises|falls) to level (\d) \(acc", capsys.readouterr().out, re.M)
     moves = [(step, level) for step, level in enumerate(levels) if step and level != levels[step - 1]]
-    assert [
-        (int(step), float(level)) for step, level in printed
-    ] == moves  # the printed step is the first at the new level
+    # The printed step is the first one at the new level.
+    assert [(int(step), float(level)) for step, level in printed] == moves
 
     rollouts = logged(tmp_path / "run", "rollouts.jsonl")
     assert {rollout.get("level") for rollout in rollouts if rollout["task"] == "leg_counting"} == {None}

@@ -165,9 +165,8 @@ def test_held_out_tasks_alone_without_greedy_answers(
     assert "eval/held_out/accuracy" in logged
     assert "eval/accuracy" not in logged
     assert not any("greedy" in name or "pass@" in name for name in logged)
-    printed = capsys.readouterr().out.partition("Files in")[
-        0
-    ]  # the rest contains the folder, which is named after this test
+    # The rest contains the folder, which is named after this test.
+    printed = capsys.readouterr().out.partition("Files in")[0]
     assert "accuracy" in printed
     assert "greedy" not in printed
     assert (run / "reward_curve.png").exists()

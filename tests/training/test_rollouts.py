@@ -244,10 +244,8 @@ def test_mixed_groups_replace_the_others() -> None:
     """Rollouts keep all their values, and as many prompts are sampled as are expected to suffice."""
     more = Batches(batch("b", "11", "00", "10", "11"), batch("c", "01", "10", "00", "00"))
     filled, empty, metrics = GroupFilter(2, rounds=3)(batch("a", "11", "10", "00", "00"), more)
-    assert more.calls == [
-        (0, 4),
-        (1, 4),
-    ]  # 3 groups missing with 1/4 mixed, then 2 with 2/8 mixed: the maximum of 4 prompts
+    # 3 groups are missing with 1/4 mixed, then 2 with 2/8 mixed. A round samples at most the batch's 4 prompts.
+    assert more.calls == [(0, 4), (1, 4)]
     assert texts(filled) == ["a2", "a3", "b4", "b5", "c0", "c1", "c2", "c3"]
     assert filled.accuracies == filled.rewards == [1, 0, 1, 0, 0, 1, 1, 0]
     assert filled.prompt_ids == [[2], [3], [4], [5], [0], [1], [2], [3]]
@@ -295,9 +293,8 @@ def test_replacements_use_other_prompts_than_the_batch() -> None:
     largest = BatchOrder(40, prompts=8, seed=2**32 - 1)
     assert len(set(largest.more(10**6, 99, 12))) == 12
     small = BatchOrder(8, prompts=8, seed=3)
-    assert sorted(small.more(0, 0, 4)) == sorted(
-        set(small.more(0, 0, 4))
-    )  # there are no other rows, so the batch's own are used
+    # There are no other rows, so the batch's own are used.
+    assert sorted(small.more(0, 0, 4)) == sorted(set(small.more(0, 0, 4)))
 
 
 @pytest.mark.slow
@@ -323,9 +320,8 @@ def test_all_trained_groups_are_mixed(make_trainer: Any, make_env: Any, tmp_path
     assert first[0]["num_tokens"] < first[1]["num_tokens"]
     with (tmp_path / "with" / "metrics.jsonl").open() as lines:
         step = json.loads(next(lines))
-    assert step["tokens_per_second"] * step["step_time"] == pytest.approx(
-        step["num_tokens"], rel=0.01
-    )  # over all sampling rounds
+    # The token counts include all sampling rounds.
+    assert step["tokens_per_second"] * step["step_time"] == pytest.approx(step["num_tokens"], rel=0.01)
     assert first[1]["filter_groups/asked"] > 4
     assert first[1]["filter_groups/empty"] == 0
 
