@@ -28,11 +28,11 @@ shapes = st.lists(st.integers(0, 5), max_size=4).map(tuple)
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(shapes, st.sampled_from(DTYPES)), max_size=8), st.integers(0, 1000))
-def test_packed_tensors_are_unpacked_unchanged(wanted: list[tuple[tuple[int, ...], str]], seed: int) -> None:
+def test_packed_tensors_are_unpacked_unchanged(specs: list[tuple[tuple[int, ...], str]], seed: int) -> None:
     """Every bit is preserved for any dtype and shape, including empty and non-contiguous tensors and scalars."""
     generator = torch.Generator().manual_seed(seed)
     tensors = []
-    for number, (shape, dtype) in enumerate(wanted):
+    for number, (shape, dtype) in enumerate(specs):
         tensor = (3 * torch.randn(shape, generator=generator)).to(getattr(torch, dtype))
         tensors.append((str(number), tensor.mT if len(shape) > 1 and number % 2 else tensor))
     flat = torch.empty(sum(entry(name, each, torch.float64).num_bytes for name, each in tensors), dtype=torch.uint8)

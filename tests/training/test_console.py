@@ -317,7 +317,7 @@ def write(folder: Path, *evaluations: Results) -> None:
 @pytest.mark.parametrize(
     ("tasks", "held_out", "labels"),
     [(1, 0, 0), (3, 2, 0), (40, 20, 0), (0, 2, 0), (1, 0, 2)],
-    ids=["one", "several", "many", "held-out alone", "labels"],
+    ids=["one", "several", "many", "only held-out", "labels"],
 )
 def test_the_plot_grows_with_the_tasks(tmp_path: Path, tasks: int, held_out: int, labels: int) -> None:
     """There is one line per task below the curve, unless there is a single task. Matplotlib does not parse the folder's

@@ -84,7 +84,7 @@ def test_questions_follow_the_level(fresh: Any, tmp_path: Path, capsys: pytest.C
         ("on_step_begin", {"num_iterations": 2}, {"check_every": 2}),
         ("on_step_begin", {}, {"schedule": {"2": 2, "5": 1}}),
     ],
-    ids=["between steps", "in mid-step", "two updates a batch", "scheduled"],
+    ids=["between steps", "mid-step", "two updates per batch", "scheduled"],
 )
 def test_a_resumed_run_matches_an_uninterrupted_one(
     fresh: Any, tmp_path: Path, event: str, fields: dict[str, Any], curriculum: dict[str, Any]

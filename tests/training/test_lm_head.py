@@ -138,14 +138,14 @@ def test_entropies_match_the_plain_formula(arrangement: Arrangement, chunk: int)
         (found * weights).sum().backward()
         return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
-    wanted = gradient(expected)
+    expected_gradient = gradient(expected)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.train()
     found = completion_logps(
         model, ids, mask, temperature=0.7, arrangement=arrangement, entropy=True, logits_per_chunk=chunk
     )
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
-    assert (gradient(found) - wanted).norm() <= 1e-4 * wanted.norm()
+    assert (gradient(found) - expected_gradient).norm() <= 1e-4 * expected_gradient.norm()
 
 
 def test_a_token_with_zero_probability_adds_no_entropy() -> None:

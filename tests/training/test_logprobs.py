@@ -77,11 +77,11 @@ def test_shared_prompts_change_nothing(
     """Log-probabilities and gradients equal those of each row alone, whatever the other rows are."""
     ids, mask = as_batch([(prompts[which % len(prompts)], completion) for which, completion in members])
     expected = alone(model, ids, mask, temperature)
-    wanted = gradient(model, expected)
+    expected_gradient = gradient(model, expected)
     for arrangement in get_args(Arrangement):
         result = completion_logps(model, ids, mask, temperature=temperature, max_rows=max_rows, arrangement=arrangement)
         torch.testing.assert_close(result, expected, atol=2e-5, rtol=1e-4)
-        assert (gradient(model, result) - wanted).norm() <= 1e-4 * wanted.norm() + 1e-5
+        assert (gradient(model, result) - expected_gradient).norm() <= 1e-4 * expected_gradient.norm() + 1e-5
 
 
 def test_a_prompt_is_computed_once_for_its_completions(model: Any) -> None:

@@ -84,11 +84,11 @@ def test_loss_and_gradient_match_the_formula(
         moved = 0.4 * torch.randn(before.shape, generator=torch.Generator().manual_seed(0))
         micro_batch["old_logps"] = before + moved  # some ratios are clipped
     expected = by_the_formula(model, micro_batch, loss_type, trainer.args.max_seq_len, 0.1, 0.3)
-    wanted = gradient(model, expected)
-    assert wanted.norm() > 0
+    expected_gradient = gradient(model, expected)
+    assert expected_gradient.norm() > 0
     loss = trainer.objective(micro_batch)
     torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-4)
-    assert (gradient(model, loss) - wanted).norm() < 1e-4 * wanted.norm()
+    assert (gradient(model, loss) - expected_gradient).norm() < 1e-4 * expected_gradient.norm()
 
 
 def test_the_kl_term_is_relative_to_the_initial_model(make_trainer: Any, micro_batch: dict[str, Any]) -> None:
@@ -127,10 +127,10 @@ def test_the_entropy_bonus_matches_the_formula(make_trainer: Any, micro_batch: d
         loss: torch.Tensor = plain.objective(micro_batch) - 0.5 * mean
         return loss
 
-    wanted = gradient(trainer.model, expected())
+    expected_gradient = gradient(trainer.model, expected())
     loss = trainer.objective(micro_batch)
     torch.testing.assert_close(loss, expected(), atol=1e-5, rtol=1e-4)
-    assert (gradient(trainer.model, loss) - wanted).norm() < 1e-4 * wanted.norm()
+    assert (gradient(trainer.model, loss) - expected_gradient).norm() < 1e-4 * expected_gradient.norm()
 
 
 def test_rows_without_advantage_are_not_forwarded(make_trainer: Any, micro_batch: dict[str, Any]) -> None:
@@ -262,10 +262,10 @@ def test_policy_terms_are_multiplied_by_importance_weights(make_trainer: Any, mi
     log_ratio = torch.randn(now.shape, generator=torch.Generator().manual_seed(0))
     rows = {**micro_batch, "sampler_logps": now - log_ratio}
     expected = by_the_formula(trainer.model, rows, "bnpo", 0, weights=log_ratio.exp().clamp(max=1.5))
-    wanted = gradient(trainer.model, expected)
+    expected_gradient = gradient(trainer.model, expected)
     loss = Objective(*parts, sampler_cap=1.5)(rows)
     torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-4)
-    assert (gradient(trainer.model, loss) - wanted).norm() < 1e-4 * wanted.norm()
+    assert (gradient(trainer.model, loss) - expected_gradient).norm() < 1e-4 * expected_gradient.norm()
 
 
 # --- rows without an advantage

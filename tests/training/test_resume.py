@@ -52,7 +52,7 @@ def same_weights(one: Any, other: Any) -> bool:
         {"num_iterations": 2, "filter_groups": True, "beta": 0.05, "kl_reference": "previous"},
         {"max_steps": 12, "rollouts_per_step": 8, "num_generations": 2},
     ],
-    ids=["full", "lora", "two updates a batch, filtered, held to the previous policy", "several epochs"],
+    ids=["full", "lora", "two updates per batch, filtered, KL to the previous policy", "several epochs"],
 )
 def test_a_resumed_run_matches_an_uninterrupted_one(fresh: Any, tmp_path: Path, fields: dict[str, Any]) -> None:
     """Metrics, rollouts, evaluations and weights are bit-identical, also when resuming in the middle of a batch."""
