@@ -91,7 +91,7 @@ def test_tokens_are_text_by_default(ask: Ask, server: LoopbackServer, client: op
 
 
 def test_a_stream_adds_up_to_the_whole_response(ask: Ask, complete: Ask) -> None:
-    """The events of a stream include log-probabilities, finish reasons and usage."""
+    """In addition to text, the events of a stream contain log-probabilities, finish reasons and usage."""
     whole = ask(seed=5, n=2, logprobs=True)
     chunks = list(ask(seed=5, n=2, logprobs=True, stream=True, stream_options={"include_usage": True}))
     for choice in whole.choices:

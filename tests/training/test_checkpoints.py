@@ -258,7 +258,7 @@ def test_a_checkpoint_with_empty_weights_is_not_saved(make_trainer: Any, tmp_pat
 
 
 def test_weights_in_several_files_are_found(tmp_path: Path) -> None:
-    """Only one of several tied weights must be stored."""
+    """Of several tied weights, one stored weight is enough."""
     model = policy()
     model.save_pretrained(tmp_path, max_shard_size="100KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 1

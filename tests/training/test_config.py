@@ -294,7 +294,8 @@ def test_replacements_for_names_of_other_trainers_exist() -> None:
 
 
 def test_fields_that_other_sections_set_are_for_python_only(base: Path) -> None:
-    """Resolved configs omit such fields, which get their values from those sections."""
+    """In Python, `GRPOConfig` has fields such as `seed` that a config sets in other sections. Resolved configs omit
+    them from `training`."""
     config = load_train_config(base, ["seed=3", "output.save_every=5", "output.save_total_limit=2", "output.dir=x"])
     assert not OWNED_ELSEWHERE.keys() & config.resolved()["training"].keys()
     args = config.grpo_config(Path("x"))
@@ -374,7 +375,7 @@ def _short(kind: Any) -> str:
 
 
 def test_the_resolved_config_loads_to_an_equal_config(base: Path) -> None:
-    """Any run can therefore be repeated from its own config.yaml."""
+    """A run can be repeated from its own config.yaml, because the resolved config loads to an equal config."""
     overrides = [
         "prompt.system_prompt='Ünïcode \x85 \"quotes\" # no comment'", "training.learning_rate=1e-6", "lora.r=4",
         "curriculum={tasks: {spell_backward: {}}, schedule: {0: 0, 10: 1}}",

@@ -50,7 +50,7 @@ def test_an_experiment_loads_and_is_documented(path: Path) -> None:
 
 @pytest.mark.parametrize("path", PARTS, ids=name)
 def test_a_part_loads_with_a_minimal_config(path: Path, tmp_path: Path) -> None:
-    """Each file for an algorithm, a model, tasks or a prompt works in any config."""
+    """Each file for an algorithm, a model, tasks or a prompt can be added to base.yaml."""
     own = yaml.safe_load(path.read_text())
     model = {"name": "tiny", **own.get("model", {})}
     tasks = own.get("tasks") or {"ab": {}} if path.parent.name != "held_out" else {"count_primes": {}}
@@ -65,7 +65,7 @@ def test_base_spells_out_the_defaults(tmp_path: Path) -> None:
 
 
 def test_a_list_of_rewards_replaces_those_of_base_yaml(tmp_path: Path) -> None:
-    """A mapping, by contrast, adds to the rewards of base.yaml."""
+    """A mapping of rewards adds to those of base.yaml."""
     sections = {"model": {"name": "tiny"}, "tasks": {"ab": {}}}
     listed = [{"name": "correctness", "weight": 0.8}, {"name": "brevity", "weight": 0.2}]
     assert [*loaded(tmp_path, CONFIGS / "base.yaml", **sections, rewards=listed).rewards] == ["correctness", "brevity"]
@@ -89,7 +89,7 @@ def test_scripts_and_configs_have_the_same_defaults(tmp_path: Path, model: str) 
 
 @pytest.mark.parametrize("path", [path for path in EXPERIMENTS if path.stem.endswith("_fixed")], ids=name)
 def test_a_fixed_config_differs_from_its_curriculum_only_in_difficulty(path: Path) -> None:
-    """The numbers of steps and questions may differ as well."""
+    """Configs may also differ in the numbers of steps and questions."""
     fixed = load_train_config(path)
     other = load_train_config(path.with_name(path.name.replace("_fixed", "")))
     assert fixed.curriculum is None

@@ -164,7 +164,7 @@ def test_long_text_is_shortened_in_the_middle() -> None:
 
 
 def test_characters_that_a_stream_cannot_encode_do_not_end_the_run() -> None:
-    """Such characters are replaced."""
+    """Characters missing from the stream's encoding are replaced."""
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii")
     console = RunConsole(stream)

@@ -271,7 +271,7 @@ def test_a_task_with_a_level_of_its_own_is_refused(env: Any) -> None:
 
 
 def test_a_task_without_a_working_level_is_a_config_error() -> None:
-    """The problem is therefore reported before anything is loaded."""
+    """The problem is reported with the key's path, before anything is loaded."""
     config = {"model": {"name": "tiny"}, "tasks": ["knight_swap"], "curriculum": {"tasks": ["knight_swap"]}}
     (problem,) = problems(TrainConfig.model_validate(config))
     assert problem.path == ("curriculum", "tasks", "knight_swap")

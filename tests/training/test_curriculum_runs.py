@@ -89,7 +89,7 @@ def test_questions_follow_the_level(fresh: Any, tmp_path: Path, capsys: pytest.C
 def test_a_resumed_run_matches_an_uninterrupted_one(
     fresh: Any, tmp_path: Path, event: str, fields: dict[str, Any], curriculum: dict[str, Any]
 ) -> None:
-    """Metrics, rollouts, levels, windows and questions are identical."""
+    """Metrics, rollouts, levels, windows and questions are identical to those of an uninterrupted run."""
     config = {**QUICK, **curriculum}
     unbroken = fresh("unbroken", config, **fields)
     train(unbroken, evaluation=EvaluationPlan(every=100))

@@ -109,7 +109,7 @@ def test_all_documented_files_exist(main_job: tuple[Path, str]) -> None:
 
 
 def test_training_and_evaluation_questions_are_disjoint(main_job: tuple[Path, str]) -> None:
-    """This holds for the manifest's hashes and for the questions in the rollouts."""
+    """The manifest's hashes of the two splits are disjoint, and so are the questions in the rollouts."""
     run, _ = main_job
     rows = json.loads((run / "manifest.json").read_text())["rows"]
     train, frozen_rows = (rows["splits"][split]["question_hashes"] for split in ("train", "eval"))

@@ -29,7 +29,8 @@ def test_liger_needs_a_gpu(make_trainer: Any) -> None:
 @pytest.mark.parametrize("chunk", [10**9, 5 * SMALL["vocab_size"]])
 @pytest.mark.parametrize("name", ["qwen2", "llama", "gemma2 with soft caps", "phi3 with fused projections"])
 def test_a_liger_model_gives_the_same_logprobs(name: str, chunk: int) -> None:
-    """A Liger model's forward pass accepts our arguments, also in chunks. Kernels that need a GPU are not tested."""
+    """A Liger model's forward pass accepts our arguments, with and without chunks. Kernels that need a GPU are not
+    tested."""
     try:
         from liger_kernel.transformers import _apply_liger_kernel_to_instance
     except ImportError as error:

@@ -125,7 +125,7 @@ def test_hooks_of_the_head_see_all_hidden_states() -> None:
 @pytest.mark.parametrize("chunk", [FIVE, WHOLE])
 @pytest.mark.parametrize("arrangement", get_args(Arrangement))
 def test_entropies_match_the_plain_formula(arrangement: Arrangement, chunk: int) -> None:
-    """This holds for the entropy at each position and its gradient, also with gradient checkpointing."""
+    """The entropy at each position and its gradient match the formula, also with gradient checkpointing."""
     model = build("gemma2, capped hard" if arrangement != "shared" else "llama")
     ids, mask = batch()
     plain = (model(ids).logits[:, :-1] / 0.7).log_softmax(-1)
@@ -169,7 +169,7 @@ class Unknown(LlamaForCausalLM):
 
 
 def test_unknown_changes_to_logits_are_computed_without_chunks() -> None:
-    """A model that changes its logits in another way gets correct numbers, at the cost of memory."""
+    """A model that changes its logits in an unknown way gets correct numbers, at the cost of memory."""
     model = Unknown(copy.deepcopy(FAMILIES["llama"]))
     same(outcome(model, FIVE), outcome(model, WHOLE))
 

@@ -42,7 +42,7 @@ def copied(tmp_path: Path) -> Path:
 
 
 def test_weights_that_are_missing_are_named(copied: Path) -> None:
-    """Missing weights are an error, because their layers would be random."""
+    """Missing weights are an error, because they would be initialized randomly."""
     tensors = load_file(copied / "model.safetensors")
     name = next(key for key in tensors if key.endswith("q_proj.weight"))
     save_file({key: t for key, t in tensors.items() if key != name}, copied / "model.safetensors", {"format": "pt"})

@@ -155,7 +155,7 @@ def test_a_rule_does_not_fire_in_a_healthy_run(run: list[dict[str, Any]]) -> Non
 
 
 def test_every_rule_has_a_threshold_and_runs_and_suggests_existing_keys() -> None:
-    """The keys are those of a config, in which NAME is the name of a task."""
+    """Messages name keys of a config, in which NAME is the name of a task."""
     assert MonitorsConfig.rule_names() == list(RULES)
     assert {rule for rule, *_ in FIRES} == {name.split(":")[0] for name, _ in SILENT} == set(RULES)
     sections = {name: field.annotation for name, field in TrainConfig.model_fields.items()}
@@ -209,7 +209,7 @@ def test_no_metrics_make_a_rule_fail(run: list[dict[str, Any]]) -> None:
 
 
 def test_unknown_monitors_are_reported() -> None:
-    """The error suggests the nearest name. A monitor cannot be off and end the run."""
+    """The error suggests the nearest name. A monitor cannot both be off and end the run."""
     for field in ("off", "stop_on"):
         with pytest.raises(InputError, match="unknown monitor 'reward_hack': did you mean 'reward_hacking'"):
             MonitorsConfig(**{field: ["reward_hack"]})
@@ -301,7 +301,7 @@ def test_the_metrics_of_the_rules_are_logged(make_trainer: Any, make_env: Any, t
 
 
 def test_a_stop_by_a_monitor_exits_with_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The run's config also records the settings of the monitors."""
+    """The run's config records the settings of the monitors."""
     folder = tmp_path / "run"
     small = ["training.per_device_train_batch_size=8", "training.max_steps=9", "splits.num_eval_examples=0"]
     watched = ["window=2", "length_drift=1e9", "zero_variance=0", "stop_on=[zero_variance]"]
@@ -314,7 +314,7 @@ def test_a_stop_by_a_monitor_exits_with_code_1(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_a_monitor_works_as_a_callback_alone(make_trainer: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """`rg_env.training.train` is not needed, and each call of the trainer's `train` starts over."""
+    """A monitor does not need `rg_env.training.train`, and each call of the trainer's `train` starts over."""
     watch = MonitorCallback(MonitorsConfig(window=2, zero_variance=0.0, stop_on=["zero_variance"]))
     trainer = make_trainer(max_steps=5, max_tokens=8, callbacks=[watch])
     for _ in range(2):

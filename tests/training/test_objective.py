@@ -201,7 +201,7 @@ def test_an_update_is_the_gradient_of_the_whole_step(make_trainer: Any, model: A
 
 
 def test_rollouts_can_be_left_out_of_the_loss() -> None:
-    """The loss mask excludes the tokens of such rollouts."""
+    """The loss mask excludes the tokens of rollouts in `left_out`."""
     env = Environment([{"question": "1 + 1 =", "answer": "2"}])
     logprobs = ([-1.0, -3.0], [-5.0, -5.0], [-5.0, -5.0], [-1.0, -3.0])
     made = [env.rollout(env.train_rows[0], "2", token_ids=[5, 5], logprobs=each) for each in logprobs]
@@ -213,7 +213,7 @@ def test_rollouts_can_be_left_out_of_the_loss() -> None:
 
 @pytest.mark.parametrize("masks", [False, True])
 def test_truncated_rollouts_are_masked_only_with_the_option(make_trainer: Any, masks: bool) -> None:
-    """Every answer in this run is cut off."""
+    """Every answer in this run is truncated, so with `mask_truncated_completions` no token is left."""
     trainer = make_trainer(max_steps=1, max_tokens=2, mask_truncated_completions=masks)
     seen = []
     compute = trainer.objective
@@ -304,7 +304,8 @@ class Updates:
 
 
 def test_the_reference_is_the_policy_before_the_last_update(make_trainer: Any) -> None:
-    """This also holds with several updates per batch; the first update has no reference and a KL of 0."""
+    """Each update has its own reference, also with several updates per batch. The first one has no reference and a KL
+    of 0."""
     trainer = make_trainer(
         beta=0.1, kl_reference="previous", max_steps=4, num_iterations=2, learning_rate=1e-3,
         lr_scheduler_type="constant", per_device_train_batch_size=16,

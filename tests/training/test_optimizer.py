@@ -58,7 +58,7 @@ def test_biases_and_norms_do_not_decay(make_args: Any, model: Any, name: str, ki
 
 
 def test_offloaded_adamw_is_adamw_on_float32_copies(make_args: Any) -> None:
-    """Updates that are too small for a bfloat16 model therefore add up."""
+    """Updates that are too small for bfloat16 weights add up in the float32 copies."""
     torch.manual_seed(0)
     half = torch.nn.Linear(8, 4).to(torch.bfloat16)
     exact = torch.nn.Linear(8, 4)

@@ -55,7 +55,8 @@ def same_weights(one: Any, other: Any) -> bool:
     ids=["full", "lora", "two updates per batch, filtered, KL to the previous policy", "several epochs"],
 )
 def test_a_resumed_run_matches_an_uninterrupted_one(fresh: Any, tmp_path: Path, fields: dict[str, Any]) -> None:
-    """Metrics, rollouts, evaluations and weights are bit-identical, also when resuming in the middle of a batch."""
+    """Metrics, rollouts, evaluations and weights are bit-identical to those of an uninterrupted run, also when resuming
+    in the middle of a batch."""
     stops = 3 if fields.get("max_steps") is None else 10
     options = {"save_steps": stops, **fields}
     unbroken = fresh("unbroken", **options)

@@ -46,7 +46,7 @@ def test_the_same_seed_gives_the_same_run(make_trainer: Any) -> None:
 
 
 def test_lora_trains_the_adapter_only(make_trainer: Any, model: Any) -> None:
-    """With `peft_config` the engine samples through the adapter."""
+    """With `peft_config`, the engine samples through the adapter."""
     from peft import LoraConfig
 
     before = model.model.layers[0].mlp.up_proj.weight.clone()
@@ -95,7 +95,7 @@ def test_completion_metrics_are_what_was_sampled(make_trainer: Any) -> None:
 
 
 def test_the_embedded_engine_refuses_sharded_weights() -> None:
-    """Only ZeRO-3 shards the model; in the other stages, each process has all of it."""
+    """ZeRO-3 and FSDP2 shard the weights, whereas with ZeRO-2 each process has all of them."""
     check_engine(EngineConfig(), "none")
     check_engine(EngineConfig(), "zero2")
     check_engine(EngineConfig(kind="vllm"), "zero3")
@@ -138,7 +138,7 @@ def test_memory_is_the_peak_of_this_process() -> None:
 
 
 def test_the_time_of_a_phase_excludes_nested_phases() -> None:
-    """Time between phases is not counted at all."""
+    """Time between phases is not counted."""
     metrics = StepMetrics()
     with metrics.phase("outer"):
         time.sleep(0.02)

@@ -115,7 +115,7 @@ def test_a_server_that_fails_ends_the_run(connect: Any, server: StandIn, path: s
 
 
 def test_a_server_that_hangs_ends_the_run(connect: Any, server: StandIn) -> None:
-    """The run ends within `weight_sync_timeout`."""
+    """The run ends once `weight_sync_timeout` has passed."""
     engine = connect(server, weight_sync_timeout=1.0)
     engine.sync()
     server.waits_at, start = "/update_weights", time.monotonic()
@@ -138,7 +138,7 @@ def test_a_server_that_hangs_ends_the_run(connect: Any, server: StandIn) -> None
 def test_a_server_that_cannot_take_weights_is_refused(
     connect: Any, stand_in: Any, otherwise: dict[str, Any], words: str
 ) -> None:
-    """The error is one line and explains how to start the server."""
+    """The error is one line with exit code 2, and explains how to start the server or what to change."""
     with pytest.raises(ServerError, match=words) as caught:
         connect(stand_in(**otherwise))
     assert "\n" not in str(caught.value)
