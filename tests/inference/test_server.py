@@ -148,16 +148,16 @@ def test_a_prompt_can_be_scored(complete: Ask, engine: EmbeddedEngine) -> None:
     tokens = engine.tokenizer("1 + 2 = 3")["input_ids"]
     answer = complete(prompt=["1 + 2 = 3", "2"], echo=True, logprobs=1, max_tokens=1)
     assert answer.choices[0] == complete(prompt=tokens, echo=True, logprobs=1, max_tokens=1).choices[0]
-    found = answer.choices[0].logprobs
-    scores = engine.score([*tokens, *engine.tokenizer(found.tokens[-1])["input_ids"]], 1)
-    assert found.token_logprobs == [None, *(pytest.approx(own, abs=1e-4) for own, _ in scores)]
-    assert [max(best.values()) for best in found.top_logprobs[1:]] == [
+    logprobs = answer.choices[0].logprobs
+    scores = engine.score([*tokens, *engine.tokenizer(logprobs.tokens[-1])["input_ids"]], 1)
+    assert logprobs.token_logprobs == [None, *(pytest.approx(own, abs=1e-4) for own, _ in scores)]
+    assert [max(best.values()) for best in logprobs.top_logprobs[1:]] == [
         pytest.approx(max(best.values()), abs=1e-4) for _, best in scores
     ]
-    assert answer.choices[0].text == "".join(found.tokens)
-    assert [answer.choices[0].text[at:][:1] for at in found.text_offset] == [token[:1] for token in found.tokens]
+    assert answer.choices[0].text == "".join(logprobs.tokens)
+    assert [answer.choices[0].text[at:][:1] for at in logprobs.text_offset] == [token[:1] for token in logprobs.tokens]
     alone = complete(prompt="1 + 2 = 3", logprobs=1, max_tokens=1).choices[0]
-    assert alone.logprobs.token_logprobs == found.token_logprobs[-1:]
+    assert alone.logprobs.token_logprobs == logprobs.token_logprobs[-1:]
     assert answer.usage.prompt_tokens == len(tokens) + len(engine.tokenizer("2")["input_ids"])
 
 

@@ -37,9 +37,9 @@ def test_packed_tensors_are_unpacked_unchanged(specs: list[tuple[tuple[int, ...]
         tensors.append((str(number), tensor.mT if len(shape) > 1 and number % 2 else tensor))
     flat = torch.empty(sum(entry(name, each, torch.float64).num_bytes for name, each in tensors), dtype=torch.uint8)
     assert flat.numel() % ALIGNMENT == 0
-    found = unpack(pack(tensors, flat, torch.float64), flat)
-    assert [name for name, _ in found] == [name for name, _ in tensors]
-    for (_, ours), (_, theirs) in zip(found, tensors, strict=True):
+    unpacked = unpack(pack(tensors, flat, torch.float64), flat)
+    assert [name for name, _ in unpacked] == [name for name, _ in tensors]
+    for (_, ours), (_, theirs) in zip(unpacked, tensors, strict=True):
         assert ours.dtype == theirs.dtype
         assert ours.shape == theirs.shape
         assert torch.equal(ours.contiguous().view(-1).view(torch.uint8), theirs.contiguous().view(-1).view(torch.uint8))
@@ -53,8 +53,8 @@ def test_only_wider_floats_are_rounded() -> None:
         ("c", torch.tensor([0.5], dtype=torch.float16)),
     ]
     flat = torch.empty(64, dtype=torch.uint8)
-    found = dict(unpack(pack(tensors, flat, torch.bfloat16), flat))
-    assert [(tensor.dtype, tensor.item()) for tensor in found.values()] == [
+    unpacked = dict(unpack(pack(tensors, flat, torch.bfloat16), flat))
+    assert [(tensor.dtype, tensor.item()) for tensor in unpacked.values()] == [
         (torch.bfloat16, 1.0),
         (torch.int64, 7),
         (torch.float16, 0.5),

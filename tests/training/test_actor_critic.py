@@ -54,7 +54,7 @@ def small_head(seed: int = 0, width: int = SMALL["hidden_size"]) -> torch.nn.Lin
 
 def alone(model: Any, head: Any, ids: torch.Tensor, mask: torch.Tensor) -> list[tuple[list[float], list[float]]]:
     """Log-probabilities and values of each row's completion, computed for each row separately and without padding."""
-    found = []
+    results = []
     for row, kept in zip(ids, mask, strict=True):
         first, end = int(kept.nonzero().min()), int(kept.nonzero().max()) + 1
         with torch.no_grad():
@@ -62,8 +62,8 @@ def alone(model: Any, head: Any, ids: torch.Tensor, mask: torch.Tensor) -> list[
             logps = output.logits[0, :-1].log_softmax(-1).gather(-1, row[1 : end + 1, None]).squeeze(-1)
             hidden = output.hidden_states[-1][0, :-1]
             values = head(torch.nn.functional.rms_norm(hidden, hidden.shape[-1:], eps=1e-12)).squeeze(-1)
-        found.append((logps[first:].tolist(), values[first:].tolist()))
-    return found
+        results.append((logps[first:].tolist(), values[first:].tolist()))
+    return results
 
 
 def lambda_return(rewards: list[float], values: list[float], t: int, gamma: float, lam: float) -> float:
@@ -122,11 +122,11 @@ def test_advantages_are_from_the_value_head(example: Any, rollouts: Any, model: 
     """Advantages, returns and log-probabilities equal those computed row by row, with the reward only at the last
     token. Another value head gives other advantages."""
     ids, mask, final_rewards = rollouts
-    found = []
+    per_head = []
     for seed in (0, 1):
         head = small_head(seed, model.config.hidden_size)
         logps, advantages, returns, hidden = example.judge(model, head, ids, mask, final_rewards, OPTIONS)
-        found.append(advantages)
+        per_head.append(advantages)
         for row, (row_logps, values) in enumerate(alone(model, head, ids, mask)):
             rewards = [0.0] * (len(values) - 1) + [final_rewards[row].item()]
             expected = [lambda_return(rewards, values, t, OPTIONS.gamma, OPTIONS.lam) for t in range(len(values))]
@@ -137,7 +137,7 @@ def test_advantages_are_from_the_value_head(example: Any, rollouts: Any, model: 
             torch.testing.assert_close(logps[row, kept], torch.tensor(row_logps), atol=1e-4, rtol=1e-4)
         assert not advantages[~mask].any()
         assert hidden.shape == (mask.sum(), model.config.hidden_size)
-    assert (found[0] - found[1])[mask].abs().mean() > 0.1
+    assert (per_head[0] - per_head[1])[mask].abs().mean() > 0.1
 
 
 @pytest.mark.parametrize(

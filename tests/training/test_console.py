@@ -265,23 +265,23 @@ def test_the_summary_of_an_interrupted_run(tmp_path: Path) -> None:
 def test_labels_do_not_count_toward_overall_results() -> None:
     """Labels are shown in the given order."""
     labels = ["words_6", "words_10", "maze_easy"]
-    found, without = evaluation(0, ["maze"], ["sudoku"], labels), evaluation(0, ["maze"], ["sudoku"])
-    assert (found.overall(), found.overall("held_out")) == (without.overall(), without.overall("held_out"))
-    assert list(found.scores("labelled")) == labels
-    line = headline(found)
+    labelled, without = evaluation(0, ["maze"], ["sudoku"], labels), evaluation(0, ["maze"], ["sudoku"])
+    assert (labelled.overall(), labelled.overall("held_out")) == (without.overall(), without.overall("held_out"))
+    assert list(labelled.scores("labelled")) == labels
+    line = headline(labelled)
     assert line.startswith(f"{headline(without)}  words_6: accuracy ")
     assert "  maze_easy: accuracy " in line
-    assert metrics_of(found).items() >= metrics_of(without).items()
-    assert metrics_of(found)["eval/words_10/accuracy"] == found.scores("labelled")["words_10"].accuracy
+    assert metrics_of(labelled).items() >= metrics_of(without).items()
+    assert metrics_of(labelled)["eval/words_10/accuracy"] == labelled.scores("labelled")["words_10"].accuracy
 
 
 def test_an_environment_without_accuracy_is_shown_by_reward() -> None:
     """Neither accuracy nor pass@k is shown."""
-    found = evaluation(0, ["a", "b"], ["c"], correct=None, completion_tokens=None, truncated=None)
-    assert headline(found) == (
+    results = evaluation(0, ["a", "b"], ["c"], correct=None, completion_tokens=None, truncated=None)
+    assert headline(results) == (
         "reward 0.50 [0.50, 0.50]  on 12 problems  held out: reward 0.50 [0.50, 0.50]  on 6 problems"
     )
-    text = "\n".join(line for line in printed(found) if not line.startswith("Accuracies"))
+    text = "\n".join(line for line in printed(results) if not line.startswith("Accuracies"))
     assert "a 6 reward 0.500" in text
     assert "pass@" not in text
 

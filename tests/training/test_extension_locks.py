@@ -12,16 +12,16 @@ from rg_env.training import collectives
 @pytest.fixture
 def locks(tmp_path: Path) -> dict[str, Path]:
     """A stale lock, one in a folder with a recent file, and a fresh one."""
-    found = {}
+    paths = {}
     for name in ("stale", "compiling", "fresh"):
         folder = tmp_path / f"{name}_op"
         folder.mkdir(parents=True)
-        found[name] = folder / "lock"
-        for file in (found[name], folder / "build.ninja"):
+        paths[name] = folder / "lock"
+        for file in (paths[name], folder / "build.ninja"):
             file.touch()
             old = name == "stale" or (name == "compiling" and file.name == "lock")
             os.utime(file, (time.time() - old * 2 * collectives.STALE_S,) * 2)
-    return found
+    return paths
 
 
 def test_a_lock_left_by_a_killed_build_is_removed(

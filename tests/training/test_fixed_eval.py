@@ -61,19 +61,19 @@ def test_the_results_of_a_plan(
     whole = [(13 * 4, 0.7), (13, 0.0)]  # 4 sampled answers and one greedy answer to each question
     assert batches == [*whole, (16, 1.0), *whole]
     run = tmp_path / "run"
-    found = read(run, 1)
+    saved = read(run, 1)
     settings = {"temperature": 0.7, "top_p": 0.9, "max_tokens": 16, "rollouts_per_example": 4, "greedy": True}
-    assert settings.items() <= found["sampling"].items()
-    assert (found["n"], found["held_out"]["n"], len(found["rollouts"])) == (8, 5, 13 * 4 + 13)
-    assert list(found["tasks"]) == ["leg_counting"]
-    assert list(found["held_out"]["tasks"]) == ["chain_sum"]
-    for scores, task in ((found, "leg_counting"), (found["held_out"], "chain_sum")):
-        answers = drawn(found["rollouts"], "sampled", task=task)
+    assert settings.items() <= saved["sampling"].items()
+    assert (saved["n"], saved["held_out"]["n"], len(saved["rollouts"])) == (8, 5, 13 * 4 + 13)
+    assert list(saved["tasks"]) == ["leg_counting"]
+    assert list(saved["held_out"]["tasks"]) == ["chain_sum"]
+    for scores, task in ((saved, "leg_counting"), (saved["held_out"], "chain_sum")):
+        answers = drawn(saved["rollouts"], "sampled", task=task)
         assert scores["accuracy"] == pytest.approx(statistics.fmean(each["correct"] for each in answers))
         assert scores["reward"] == pytest.approx(statistics.fmean(each["reward"] for each in answers))
         cut_off = [each["completion_tokens"] == 16 and each["truncated"] for each in answers]
         assert scores["truncated"] == pytest.approx(statistics.fmean(cut_off))
-        greedy = [each["correct"] for each in drawn(found["rollouts"], "greedy", task=task)]
+        greedy = [each["correct"] for each in drawn(saved["rollouts"], "greedy", task=task)]
         assert len(greedy) == scores["n"]
         assert scores["greedy_accuracy"] == pytest.approx(statistics.fmean(greedy))
         right: Counter[int] = Counter()
@@ -83,13 +83,13 @@ def test_the_results_of_a_plan(
         assert scores["pass_at_k"] == pytest.approx(passes)
         assert scores["errors"]["pass@1"] == pytest.approx(scores["errors"]["accuracy"])
     logged = next(line for line in metrics_of(run) if line["step"] == 1 and "eval/accuracy" in line)
-    assert logged["eval/held_out/accuracy"] == logged["eval/chain_sum/accuracy"] == found["held_out"]["accuracy"]
-    assert logged["eval/accuracy"] == logged["eval/leg_counting/accuracy"] == found["accuracy"]
-    assert logged["eval/pass@4"] == found["pass_at_k"]["pass@4"]
+    assert logged["eval/held_out/accuracy"] == logged["eval/chain_sum/accuracy"] == saved["held_out"]["accuracy"]
+    assert logged["eval/accuracy"] == logged["eval/leg_counting/accuracy"] == saved["accuracy"]
+    assert logged["eval/pass@4"] == saved["pass_at_k"]["pass@4"]
     assert {"eval/truncated", "eval/held_out/pass@2", "time/evaluation"} <= set(logged)
     assert sum(share for name, share in logged.items() if name.startswith("eval/chain_sum/status/")) == pytest.approx(1)
-    assert results["eval_after"] == {name: value for name, value in found.items() if name != "rollouts"}
-    assert [entry["part"] for entry in found["questions"]] == ["training", "held_out"]
+    assert results["eval_after"] == {name: value for name, value in saved.items() if name != "rollouts"}
+    assert [entry["part"] for entry in saved["questions"]] == ["training", "held_out"]
     assert json.loads((run / "manifest.json").read_text())["evaluation_rows"] == [unseen.manifest]
     printed = capsys.readouterr().out
     for row in ("training tasks, accuracy", "training tasks, greedy accuracy", "held-out tasks, pass@4", "cut off"):
@@ -108,20 +108,20 @@ def test_labels_do_not_count_toward_overall_results(
     plan = EvaluationPlan(every=0, held_out=[unseen], labelled={"legs_1": single, "sums": unseen}, greedy=False)
     results = train(make_trainer(max_steps=1), evaluation=plan)
     run = tmp_path / "run"
-    found = read(run, 1)
-    assert (found["n"], list(found["tasks"]), list(found["held_out"]["tasks"])) == (8, ["leg_counting"], ["chain_sum"])
-    assert {label: scores["n"] for label, scores in found["labelled"].items()} == {"legs_1": 3, "sums": 5}
+    saved = read(run, 1)
+    assert (saved["n"], list(saved["tasks"]), list(saved["held_out"]["tasks"])) == (8, ["leg_counting"], ["chain_sum"])
+    assert {label: scores["n"] for label, scores in saved["labelled"].items()} == {"legs_1": 3, "sums": 5}
     logged = next(line for line in metrics_of(run) if line["step"] == 1 and "eval/accuracy" in line)
-    for label, scores in found["labelled"].items():
-        answers = drawn(found["rollouts"], "sampled", task=label)
+    for label, scores in saved["labelled"].items():
+        answers = drawn(saved["rollouts"], "sampled", task=label)
         assert {each["part"] for each in answers} == {"labelled"}
         assert {each["question"] for each in answers} == {row["question"] for row in plan.labelled[label].eval_rows}
         assert scores["accuracy"] == logged[f"eval/{label}/accuracy"]
         assert scores["accuracy"] == pytest.approx(statistics.fmean(each["correct"] for each in answers))
-    own = [each["reward"] for each in drawn(found["rollouts"], "sampled", part="training")]
-    assert logged["eval/reward"] == found["reward"] == pytest.approx(statistics.fmean(own))
-    assert [entry["label"] for entry in found["questions"]] == [None, None, "legs_1", "sums"]
-    assert results["eval_after"]["labelled"] == found["labelled"]
+    own = [each["reward"] for each in drawn(saved["rollouts"], "sampled", part="training")]
+    assert logged["eval/reward"] == saved["reward"] == pytest.approx(statistics.fmean(own))
+    assert [entry["label"] for entry in saved["questions"]] == [None, None, "legs_1", "sums"]
+    assert results["eval_after"]["labelled"] == saved["labelled"]
     manifests = json.loads((run / "manifest.json").read_text())["evaluation_rows"]
     assert manifests == [unseen.manifest, *({"label": label, **env.manifest} for label, env in plan.labelled.items())]
     again = load_environment(gym=UNSEEN, num_train_examples=0, num_eval_examples=5, manifest=manifests[-1])
@@ -157,10 +157,10 @@ def test_held_out_tasks_alone_without_greedy_answers(
     assert (results["eval_after"]["n"], results["eval_after"]["accuracy"]) == (0, None)
     run = tmp_path / "run"
     assert [path.stem[-1] for path in sorted((run / "eval_results").iterdir())] == ["2", "3"]
-    found = read(run, 3)
-    assert found["held_out"]["n"] == 5
-    assert all(value is None for name, value in found["held_out"].items() if name.startswith("greedy"))
-    assert not drawn(found["rollouts"], "greedy")
+    saved = read(run, 3)
+    assert saved["held_out"]["n"] == 5
+    assert all(value is None for name, value in saved["held_out"].items() if name.startswith("greedy"))
+    assert not drawn(saved["rollouts"], "greedy")
     logged = {name for line in metrics_of(run) for name in line}
     assert "eval/held_out/accuracy" in logged
     assert "eval/accuracy" not in logged
@@ -280,9 +280,9 @@ def test_a_checkpoint_reproduces_the_evaluation_of_its_run(
     alone = evaluate_only(trainer, tmp_path / "alone", plan)
     left = [str(path.relative_to(tmp_path / "alone")) for path in (tmp_path / "alone").rglob("*.*")]
     assert left == ["eval_results/eval_step_2.json"]
-    found = read(tmp_path / "alone", 2)
-    assert found == read(tmp_path / "run", 2) == {**alone.summary(), "rollouts": alone.rollouts}
-    assert read(tmp_path / "run", 0)["rollouts"] != found["rollouts"]
+    saved = read(tmp_path / "alone", 2)
+    assert saved == read(tmp_path / "run", 2) == {**alone.summary(), "rollouts": alone.rollouts}
+    assert read(tmp_path / "run", 0)["rollouts"] != saved["rollouts"]
     assert not trainer.optimizer.state
     printed = capsys.readouterr().out
     assert all(text in printed for text in ("step 2", "greedy accuracy", "eval_step_2.json"))
@@ -353,6 +353,6 @@ def test_the_papers_curricula_are_evaluated_at_its_difficulties() -> None:
             plan = evaluation_plan(load_train_config(PAPER / f"curriculum_{task}{end}.yaml"))
             assert (plan.held_out, plan.rollouts_per_example) == ((), 3)
             for label, env in plan.labelled.items():
-                found = [json.loads(row["info"]["entry"])["metadata"] for row in env.eval_rows]
-                sizes = {each.get("word_len") or sum(row.count(0) for row in each["puzzle"]) for each in found}
-                assert (sizes, len(found)) == (expected[label.removeprefix(task)], 50)
+                metadata = [json.loads(row["info"]["entry"])["metadata"] for row in env.eval_rows]
+                sizes = {each.get("word_len") or sum(row.count(0) for row in each["puzzle"]) for each in metadata}
+                assert (sizes, len(metadata)) == (expected[label.removeprefix(task)], 50)

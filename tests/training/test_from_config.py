@@ -63,7 +63,7 @@ def test_eval_only_reproduces_the_evaluation_of_a_run(config: Path, overrides: l
     assert run_cli(["train", str(config), *overrides, *options]) == 0
     alone = evaluation_of(Path("alone"), 2)
     greedy = [
-        [each["completion"] for each in found["rollouts"] if each["draw"] == "greedy"] for found in (own, alone, before)
+        [each["completion"] for each in saved["rollouts"] if each["draw"] == "greedy"] for saved in (own, alone, before)
     ]
     assert greedy[0] == greedy[1]
     assert greedy[0] != greedy[2]

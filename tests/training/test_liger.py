@@ -43,5 +43,5 @@ def test_a_liger_model_gives_the_same_logprobs(name: str, chunk: int) -> None:
     mlp = "geglu" if "gemma" in name else "swiglu"
     _apply_liger_kernel_to_instance(model=model, fused_linear_cross_entropy=True, **NO_KERNELS, **{mlp: False})
     assert "liger" in model.forward.__func__.__module__
-    found = completion_logps(model, ids, mask, logits_per_chunk=chunk)
-    torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
+    logps = completion_logps(model, ids, mask, logits_per_chunk=chunk)
+    torch.testing.assert_close(logps, expected, atol=2e-5, rtol=1e-4)

@@ -114,12 +114,12 @@ def test_hooks_of_the_head_see_all_hidden_states() -> None:
     """Hooks run once per pass, as without chunks; examples/train_actor_critic.py relies on this."""
     model = build("llama")
     ids, mask = batch()
-    found: dict[int, list[torch.Tensor]] = {FIVE: [], WHOLE: []}
-    for chunk, seen in found.items():
+    hidden_states: dict[int, list[torch.Tensor]] = {FIVE: [], WHOLE: []}
+    for chunk, seen in hidden_states.items():
         with model.lm_head.register_forward_pre_hook(lambda head, inputs, seen=seen: seen.append(inputs[0])):
             completion_logps(model, ids, mask, arrangement="in_order", logits_per_chunk=chunk)
-    assert len(found[FIVE]) == 1
-    torch.testing.assert_close(found[FIVE][0], found[WHOLE][0])
+    assert len(hidden_states[FIVE]) == 1
+    torch.testing.assert_close(hidden_states[FIVE][0], hidden_states[WHOLE][0])
 
 
 @pytest.mark.parametrize("chunk", [FIVE, WHOLE])
@@ -133,28 +133,28 @@ def test_entropies_match_the_plain_formula(arrangement: Arrangement, chunk: int)
     expected = torch.stack([plain.gather(2, ids[:, 1:, None])[..., 0] * mask, entropies])
     weights = torch.linspace(-1, 1, expected.numel()).view(expected.shape)
 
-    def gradient(found: torch.Tensor) -> torch.Tensor:
+    def gradient(result: torch.Tensor) -> torch.Tensor:
         model.zero_grad()
-        (found * weights).sum().backward()
+        (result * weights).sum().backward()
         return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
     expected_gradient = gradient(expected)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.train()
-    found = completion_logps(
+    result = completion_logps(
         model, ids, mask, temperature=0.7, arrangement=arrangement, entropy=True, logits_per_chunk=chunk
     )
-    torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
-    assert (gradient(found) - expected_gradient).norm() <= 1e-4 * expected_gradient.norm()
+    torch.testing.assert_close(result, expected, atol=2e-5, rtol=1e-4)
+    assert (gradient(result) - expected_gradient).norm() <= 1e-4 * expected_gradient.norm()
 
 
 def test_a_token_with_zero_probability_adds_no_entropy() -> None:
     """Some models set the logits of padding in their vocabulary to minus infinity."""
     logits = torch.tensor([[1.0, 0.0, -torch.inf]], requires_grad=True)
-    found = _log_softmax(logits, torch.tensor([0]), 1.0, True)
+    result = _log_softmax(logits, torch.tensor([0]), 1.0, True)
     p = torch.tensor([1.0, 0.0]).softmax(0)
-    assert found[0, 1].item() == pytest.approx(-(p * p.log()).sum().item())
-    found[0, 1].backward()
+    assert result[0, 1].item() == pytest.approx(-(p * p.log()).sum().item())
+    result[0, 1].backward()
     assert logits.grad is not None
     assert logits.grad.isfinite().all()
 

@@ -161,7 +161,7 @@ def test_gradient_checkpointing_changes_no_gradient(
     """Gradients are equal for full training and for adapters, and layers run again in the backward pass only with
     checkpointing."""
     batch = make_batch(["How many legs do three dogs have?"] * 4, ["12", "3 x 4 = 12", "<answer>12</answer>", "7"])
-    found = []
+    gradients = []
     for checkpointing in (False, True):
         torch.manual_seed(0)
         config = LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False) if lora else None
@@ -174,8 +174,8 @@ def test_gradient_checkpointing_changes_no_gradient(
         ids, mask = batch["input_ids"], batch["loss_mask"]
         logps = completion_logps(policy, ids, mask, arrangement=arrangement, logits_per_chunk=chunk)
         gradient(policy, logps)
-        found.append({name: p.grad.clone() for name, p in policy.named_parameters() if p.grad is not None})
+        gradients.append({name: p.grad.clone() for name, p in policy.named_parameters() if p.grad is not None})
         assert len(runs) == (2 if checkpointing else 1)
-    assert found[0].keys() == found[1].keys()
-    for name, value in found[0].items():
-        torch.testing.assert_close(found[1][name], value, atol=1e-5, rtol=1e-4)
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, value in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], value, atol=1e-5, rtol=1e-4)

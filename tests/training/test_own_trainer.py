@@ -24,11 +24,11 @@ def foreign_bases(ours: type) -> list[str]:
 def our_classes() -> Iterator[type]:
     for module in pkgutil.walk_packages(rg_env.__path__, "rg_env."):
         try:
-            found = vars(importlib.import_module(module.name)).values()
+            members = vars(importlib.import_module(module.name)).values()
         except ImportError:  # for example, the adapter for a release of Verifiers that is not installed
             assert not module.name.startswith("rg_env.training.")
             continue
-        yield from (each for each in found if isinstance(each, type) and each.__module__ == module.name)
+        yield from (each for each in members if isinstance(each, type) and each.__module__ == module.name)
 
 
 def test_no_class_inherits_from_a_foreign_trainer() -> None:

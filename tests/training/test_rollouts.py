@@ -48,15 +48,15 @@ def sampled(tokenizer: Any) -> Any:
     ]
     engine = Scripted(completions, end)
     env = Environment(ROWS)
-    found = RolloutSampler(env, engine, PromptEncoder(tokenizer)).sample(env.train_rows, Sampling())
-    return found, completions, engine, env
+    rollouts = RolloutSampler(env, engine, PromptEncoder(tokenizer)).sample(env.train_rows, Sampling())
+    return rollouts, completions, engine, env
 
 
 def test_tensors_are_prompt_and_sampled_tokens(sampled: Any, tokenizer: Any) -> None:
     """The tensors include special tokens and the end token, each with its log-probability when sampled, and nothing
     else."""
-    found, completions, engine, env = sampled
-    tensors = found.tensors(pad_token=0)
+    rollouts, completions, engine, env = sampled
+    tensors = rollouts.tensors(pad_token=0)
     for row, (prompt, completion) in enumerate(zip(engine.prompts, completions, strict=True)):
         assert prompt == tokenizer.apply_chat_template(
             env.train_rows[row]["prompt"], add_generation_prompt=True, return_dict=False
@@ -225,8 +225,8 @@ def batch(name: str, *groups: str) -> Rollouts:
     return Rollouts(rollouts, scored, [[row] for row in range(len(marks))], 1.5)
 
 
-def texts(found: Rollouts) -> list[str]:
-    return [rollout.text for rollout in found.rollouts]
+def texts(rollouts: Rollouts) -> list[str]:
+    return [rollout.text for rollout in rollouts.rollouts]
 
 
 class Batches:

@@ -48,8 +48,8 @@ def test_the_shipped_policy_is_small(model):
 def test_generation_config_samples_from_the_whole_distribution(model, tokenizer):
     """A server with the policy's own defaults samples as GRPO assumes."""
     config = model.generation_config
-    found = (config.do_sample, config.temperature or 1.0, config.top_k, config.top_p or 1.0)  # None means 1.0
-    assert found == (True, 1.0, 0, 1.0)
+    settings = (config.do_sample, config.temperature or 1.0, config.top_k, config.top_p or 1.0)  # None means 1.0
+    assert settings == (True, 1.0, 0, 1.0)
     assert config.eos_token_id == tokenizer.eos_token_id
     assert config.pad_token_id == tokenizer.pad_token_id
 

@@ -82,10 +82,10 @@ def test_completion_metrics_are_what_was_sampled(make_trainer: Any) -> None:
     trainer.train()
     seen = 0
     ends = trainer.engine.end_ids
-    for line, found in zip(trainer.state.log_history, batches, strict=True):
-        lengths = [len(rollout.token_ids) for rollout in found.rollouts]
-        ended = [len(r.token_ids) for r in found.rollouts if r.token_ids[-1] in ends]
-        seen += sum(lengths) + sum(map(len, found.prompt_ids))
+    for line, batch in zip(trainer.state.log_history, batches, strict=True):
+        lengths = [len(rollout.token_ids) for rollout in batch.rollouts]
+        ended = [len(r.token_ids) for r in batch.rollouts if r.token_ids[-1] in ends]
+        seen += sum(lengths) + sum(map(len, batch.prompt_ids))
         assert line["num_tokens"] == seen
         assert line["completions/mean_length"] == pytest.approx(sum(lengths) / 16)
         assert (line["completions/min_length"], line["completions/max_length"]) == (min(lengths), max(lengths))
@@ -110,9 +110,9 @@ def test_answers_of_a_group_are_counted() -> None:
     env = Environment([{"question": "1 + 1 =", "answer": "2"}])
     texts = ["<answer>2</answer>", "<answer> 2 </answer>", "<answer>3</answer>", "2", "none", "<answer>2</answer>"]
     rollouts = [env.rollout(env.train_rows[0], text, token_ids=[1], logprobs=[0.0]) for text in texts]
-    found = batch_metrics(Rollouts(rollouts, env.score(rollouts), [[1]] * 6), num_generations=3)
-    assert (found["answers/distinct_mean"], found["answers/diverse_ratio"]) == (1.5, 0.5)
-    assert found["completions/answered_ratio"] == pytest.approx(4 / 6)
+    metrics = batch_metrics(Rollouts(rollouts, env.score(rollouts), [[1]] * 6), num_generations=3)
+    assert (metrics["answers/distinct_mean"], metrics["answers/diverse_ratio"]) == (1.5, 0.5)
+    assert metrics["completions/answered_ratio"] == pytest.approx(4 / 6)
 
 
 def test_metrics_named_max_keep_the_maximum() -> None:

@@ -138,7 +138,7 @@ def test_a_server_that_hangs_ends_the_run(connect: Any, server: StandIn) -> None
 def test_a_server_that_cannot_take_weights_is_refused(
     connect: Any, stand_in: Any, otherwise: dict[str, Any], words: str
 ) -> None:
-    """The error is one line with exit code 2, and explains how to start the server or what to change."""
+    """The error is one line with exit code 2."""
     with pytest.raises(ServerError, match=words) as caught:
         connect(stand_in(**otherwise))
     assert "\n" not in str(caught.value)

@@ -58,10 +58,10 @@ def test_an_adapted_model_is_sent_merged(case: str) -> None:
     assert unmergeable(model) is None
     merged = copy.deepcopy(model).merge_and_unload()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    found = sources(model)
-    assert sorted(source.name for source in found) == sorted(names)
+    sent = sources(model)
+    assert sorted(source.name for source in sent) == sorted(names)
     expected = merged.state_dict()
-    for source in found:
+    for source in sent:
         torch.testing.assert_close(source.tensor(), expected[source.name], atol=1e-5, rtol=1e-5)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
@@ -118,9 +118,9 @@ def test_quantized_weights_are_refused() -> None:
 def test_buckets_lose_nothing_and_keep_their_size(sizes: list[int], limit: int) -> None:
     """Sources keep their order, and a bucket exceeds the limit only if it contains a single larger source."""
     parameters = [torch.nn.Parameter(torch.zeros(size, dtype=torch.uint8), requires_grad=False) for size in sizes]
-    found = [Source(str(number), (each,), lambda: torch.zeros(0)) for number, each in enumerate(parameters)]
-    made = list(buckets(found, limit))
-    assert [source for bucket in made for source in bucket] == found
+    unpacked = [Source(str(number), (each,), lambda: torch.zeros(0)) for number, each in enumerate(parameters)]
+    made = list(buckets(unpacked, limit))
+    assert [source for bucket in made for source in bucket] == unpacked
     for bucket in made:
         assert bucket
         assert len(bucket) == 1 or sum(source.num_bytes for source in bucket) <= limit
