@@ -28,7 +28,7 @@ _ROUNDS = 8
 
 
 class Name(str):
-    """A placeholder that can be replaced consistently with another name without changing the form's meaning."""
+    """A placeholder that can be consistently replaced with another name without changing the form's meaning."""
 
     __slots__ = ()
 

@@ -213,7 +213,7 @@ class Generation:
 
         Raises:
             InputError: the library rejects the options, or a task does not have enough distinct questions.
-            GenerationError: a draw takes too long, or a process dies.
+            GenerationError: a draw takes too long, or a process cannot be started or dies.
         """
         total = self._rows_missing()
         progress = Progress(total, sys.stderr)

@@ -101,8 +101,8 @@ class ItemStream:
         return Item(entry["question"], gold, text, problem_key(self.task, json.loads(text)))
 
     def _entry(self, seed: int, within: int) -> Any:
-        # list_functions uses Python's global random generator. pool_matrix and codeio snippets also use numpy's global
-        # generator.
+        # list_functions uses Python's global random generator, pool_matrix uses numpy's, and the snippets of codeio use
+        # both.
         random.seed(seed)
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed(seed % 2**32)

@@ -90,8 +90,8 @@ def read_manifest(source: str | Path | Manifest) -> Manifest:
 
 
 def split_hash(manifest: Manifest, split: Split) -> str:
-    """Return the hex SHA-256 of everything that determines a split's rows: the tasks, the seed, the questions and the
-    version of reasoning-gym.
+    """Return the hex SHA-256 of what identifies a split's rows: the tasks, the seed, the questions and the version of
+    reasoning-gym.
 
     Runs that differ only in the other split or in the version of rg-env have the same hash.
     """

@@ -12,8 +12,8 @@ function's docstring describes the problem for users. `problem_keys.json` descri
 plain metadata fields ("fields", in the syntax of `_fields`) or of one expression ("expressions").
 
 Keys do not detect deeper equivalences, such as equal integrands in different forms, mirrored boards, or number
-sequences with the same rule. Rotations and mirror images of a grid are different problems because their answers are
-different grids or paths.
+sequences with the same rule. Except in arc_agi, rotations and mirror images of a grid are different problems because
+their answers are different grids or paths.
 """
 
 import hashlib
@@ -72,7 +72,8 @@ def problem_key(task: str, entry: Entry) -> str:
     """
     try:
         form = KEYS[task].form(entry)
-    except (KeyError, IndexError, TypeError, ValueError):  # the task has no form, or the entry is from a later release
+    except (KeyError, IndexError, TypeError, ValueError):
+        # The task has no form, or the entry is from a later release of reasoning-gym.
         return question_hash(entry["question"])[:DIGITS]
     text = f"{ALIKE.get(task, task)}:{canonical(form)}"
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]

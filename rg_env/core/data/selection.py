@@ -34,7 +34,7 @@ _ONE_IN = {
 BALANCED = {task: one_in for one_in, tasks in _ONE_IN.items() for task in tasks.split()}
 """Tasks with balanced answers, each with a number N: no answer is right on more than one row in N (rounded up).
 
-The answer that is balanced is usually the gold answer, with these exceptions:
+The answer that is balanced is the gold answer, with these exceptions:
 
 - propositional_logic: a variable or a negated variable. Several answers can be right.
 - graph_color: any coloring, for graphs with few edges. At most one row in ten has a graph for which a fixed coloring is

@@ -5,8 +5,8 @@
     train, evaluation = split_rows(data, num_eval=200, seed=0)
     DataConfig(path="problems.jsonl").rows()             # the same as `data: problems.jsonl` in a config
 
-This module parses text files itself, which avoids heavy imports and allows every error to be reported with its line
-number. pyarrow reads Parquet files, and `datasets` reads datasets on the Hub.
+This module parses text files itself, which avoids heavy imports and allows errors to be reported with line numbers.
+pyarrow reads Parquet files, and `datasets` reads datasets on the Hub.
 """
 
 import csv
@@ -39,8 +39,8 @@ _TAKEN = ("all_tasks", "held_out", "status")
 _RELATIVE = "relative paths are resolved from the working directory"
 _DEFECTS_SHOWN = 10
 _Located = tuple[str, Any]
-"""A row and its location ("line 3" in a text file, otherwise "row 3"). If a row cannot be parsed, an `InputError` takes
-its place."""
+"""A row and its location ("line 3" in CSV and JSON Lines files, otherwise "row 3"). If a row cannot be parsed, an
+`InputError` takes its place."""
 
 
 class DataConfig(Section):
@@ -66,7 +66,8 @@ class DataConfig(Section):
 
     @property
     def name(self) -> str:
-        """Name of the data in results, used like a task name: the name of the file or dataset."""
+        """Name of the data in results, used like a task name: the name of the file or dataset, followed by `_data` if
+        that name already has another meaning."""
         stem = file_part(Path(self.path).stem)
         return f"{stem}_data" if stem in load_table() or stem in _TAKEN else stem
 

@@ -11,10 +11,10 @@
 - Questions without a right answer, with several right answers, or with only a trivial answer are excluded (see
   `LEFT_OUT`):
   - propositional_logic: in 20% of the questions, the premises contradict each other, so any conclusion follows. In more
-    than half, the premises imply nothing new.
+    than half, the premises imply nothing new in at most two variables.
   - syllogism: in one question in six, the answer depends on existential import.
   - quantum_lock: 4% of the questions have a shorter solution if every press of a button toggles the light.
-  - tsumego: in 24% of the questions, no move captures a stone.
+  - tsumego: in 24% of the questions, no move captures a white stone.
   - aiw: one question in six asks about a person whom it has not mentioned before.
 
 The user's process is not affected: only `core.data.items.serve` calls `fix_library`.
@@ -83,7 +83,7 @@ LEFT_OUT: dict[str, tuple[str, Callable[[Mapping[str, Any]], bool]]] = {
         lambda entry: not (entry["metadata"]["input_data"] or entry["metadata"]["output_data"]),
     ),
     "propositional_logic": (
-        "the premises contradict each other, or imply no new statement in two variables",
+        "the premises contradict each other, or imply no new statement in at most two variables",
         lambda entry: Premises(entry["metadata"]).conclusion() is None,
     ),
     "quantum_lock": (
@@ -125,7 +125,8 @@ def _fix_basic_arithmetic(module: Any) -> None:
 
 
 def _fix_codeio(module: Any) -> None:
-    importlib.import_module("numpy")  # snippets use numpy's generator, which draws seed only if numpy is imported
+    # Snippets use numpy's generator, and `ItemStream` seeds this generator only if numpy is imported.
+    importlib.import_module("numpy")
     cls = module.CodeIODataset
     construct, run = cls.__init__, cls._generate_io_pair
 
@@ -156,8 +157,8 @@ def _fix_number_sequence(module: Any) -> None:
     apply = rule.apply
 
     def guarded(self: Any, sequence: list[int], position: int) -> int:
-        # Only halving makes a number smaller, so a number this large stays above 1000, the library's limit for numbers
-        # in a sequence. The library treats an OverflowError as a rejection.
+        # The library rejects every sequence that contains a number beyond ±1000, but only after computing all terms.
+        # The library also treats an OverflowError as a rejection.
         if abs(sequence[position]) > _HUGE:
             raise OverflowError
         return apply(self, sequence, position)

@@ -4,8 +4,8 @@
     Mixture.parse(["leg_counting", {"name": "chain_sum", "weight": 2, "config": {"max_terms": 3}}])
     Mixture.parse([{"name": "maze", "level": 2}, {"name": "spell_backward", "levels": {"word_len": 3}}])
 
-Names of tasks, options and levels are checked against the task table, so typos are reported before any slow import. The
-library itself checks the values of options, through `check_options`, before anything slow starts.
+Task names, option names and levels are checked against the task table, so typos are reported before any slow import.
+The library itself checks the values of options, through `check_options`, before anything slow starts.
 """
 
 import json
@@ -36,7 +36,7 @@ class TaskSpec(TaskOptions):
     """
 
     name: Text
-    """Name of a Reasoning Gym task."""
+    """Name of a task from Reasoning Gym or from the user."""
     weight: Weight = 1.0
     """Weight that determines the task's share of rows, relative to the mixture's other tasks."""
 

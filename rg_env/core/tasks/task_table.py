@@ -31,7 +31,7 @@ class TaskEntry(TypedDict):
     """A task in the table. Values are JSON-compatible."""
 
     module: str
-    """The library module that defines the task."""
+    """Name of the module that defines the task."""
     category: str
     options: dict[str, object]
     """Default of each option, except `size` and `seed`, which rg_env sets itself."""
