@@ -12,8 +12,9 @@ API (up to 0.3.1), otherwise for the v1 API. Without Verifiers, `load_environmen
 Public names are resolved on first use (PEP 562), so `import rg_env` is instant and does not import torch, verifiers or
 reasoning_gym. If a dependency is not installed, everything that does not need it still works.
 
-The package has layers: core -> adapters and inference -> evaluation -> training -> cli. A module may import only from
-its own layer and earlier layers. Adapters and inference do not import each other. A test enforces these rules.
+The package has layers: core -> tiny -> adapters and inference -> evaluation -> training -> publish -> jobs -> cli. A
+module may import only from its own layer and earlier layers. Adapters and inference do not import each other. A test
+enforces these rules.
 """
 
 from importlib import import_module

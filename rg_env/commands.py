@@ -24,8 +24,8 @@ _NO_BUG = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def run_command(main: Callable[[], Any]) -> None:
-    """Run `main` as a program and exit with the code it returns. On an `RGEnvError` or Ctrl-C, print one line to
-    stderr.
+    """Run `main` as a program and exit with the code it returns. On an `RGEnvError` or Ctrl-C, print a message to
+    stderr without a traceback.
 
     If the reader of standard output closes the pipe (`| head`), the program exits quietly with code 141, as after
     SIGPIPE. If a write fails (for example, because the disk is full), the program prints one line and exits with

@@ -11,10 +11,10 @@
     ├── EngineError         (RuntimeError)     generation failed inside the embedded engine
     ├── ServerError         (ConnectionError)  the inference server is unreachable or misconfigured; exit code 2
     │   └── RefusedError                       the server rejected a request (HTTP 4xx); a retry would fail too
-    ├── ExportError         (RuntimeError)     the export differs from the trained model and was deleted
+    ├── ExportError         (RuntimeError)     a check of a checkpoint or its export failed; nothing was exported
     ├── HubError            (ConnectionError)  an upload did not finish; rerunning the command resumes the upload
     ├── TrainingError       (RuntimeError)     a run cannot continue
-    │   └── StoppedTogether                    the main process failed; raised in all processes at the same point
+    │   └── StoppedTogether                    a process failed; raised in all processes at the same point
     └── MissingExtraError   (ImportError)      an optional dependency is missing; shows how to install it; exit code 2
 
 A message is one line that states the problem, its location and a fix. If a config or a data file has several mistakes,
@@ -33,7 +33,7 @@ class RGEnvError(Exception):
 
 
 class InputError(RGEnvError, ValueError):
-    """Invalid user input. Nothing was started or written."""
+    """Invalid user input, usually found before anything is started or written."""
 
     exit_code = 2
     keys: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ class RefusedError(ServerError):
 
 
 class ExportError(RGEnvError, RuntimeError):
-    """The export differs from the trained model and was deleted."""
+    """A check of a checkpoint or its export failed, so nothing was exported."""
 
 
 class HubError(RGEnvError, ConnectionError):
@@ -100,7 +100,7 @@ class TrainingError(RGEnvError, RuntimeError):
 
 
 class StoppedTogether(TrainingError):
-    """The main process of a run failed. All processes raise this error at the same point."""
+    """A process of a run failed. All processes raise this error at the same point."""
 
     def __init__(self, message: str, exit_code: int = 1):
         super().__init__(message)
@@ -108,7 +108,7 @@ class StoppedTogether(TrainingError):
 
 
 class MissingExtraError(RGEnvError, ImportError):
-    """An optional dependency is not installed, or is too old."""
+    """An optional dependency is not installed, or cannot be used (for example, because it is too old)."""
 
     exit_code = 2
 

@@ -11,9 +11,9 @@ checks.
 Rewards and metrics are wrapped in functions, to which `vf.Rubric` passes arguments by parameter name. The first
 function called for a rollout scores the rollout and stores it in `state` for the other functions.
 
-`vf.Rubric` catches any exception that a reward function raises, logs it and uses 0.0 as the reward. It also includes
-NaN rewards in the weighted sum. To end the run instead, `watch(rubric)` wraps the functions of any rubric in place, and
-`raising_reward_errors()` re-raises the first error from a wrapped function.
+`vf.Rubric` catches any exception that a reward function raises, logs it and uses 0.0 as the reward. `vf.Rubric` also
+includes NaN rewards in the weighted sum. To end the run instead, `watch(rubric)` wraps the functions of any rubric in
+place, and `raising_reward_errors()` re-raises the first error from a wrapped function.
 
 `VerifiersEnvironment` lets `GRPOTrainer` train on the rows of a `vf.SingleTurnEnv`, whose rubric scores the
 completions.
@@ -247,8 +247,8 @@ def _kept(completion: Any, state: Any, info: Any) -> Rollout | None:
 def usage(state: Mapping[str, Any]) -> tuple[int | None, bool | None]:
     """Return the number of completion tokens, and whether the token limit ended the completion.
 
-    Each is None if unknown. Releases up to 0.1.7 store responses in `state["responses"]`. Later releases store them in
-    the steps of `state["trajectory"]`.
+    Each is None if unknown. Releases up to 0.1.7 store responses in `state["responses"]`. Later releases store
+    responses in the steps of `state["trajectory"]`.
     """
     responses = state.get("responses") or [step.get("response") for step in state.get("trajectory") or []]
     if not responses:
@@ -367,7 +367,7 @@ _MONITORS = ("num_turns",)
 class VerifiersEnvironment(Environment):
     """Rows of a `vf.SingleTurnEnv`, with rewards from its rubric.
 
-    If a reward raises an exception or returns None, scoring raises a `RewardError`.
+    If a reward raises an exception, or returns None or a non-finite number, scoring raises a `RewardError`.
 
     Raises:
         InputError: the environment is multi-turn, uses tools or custom rollouts, has no rows, or has no reward
@@ -448,7 +448,7 @@ class VerifiersEnvironment(Environment):
 
 
 def _is_part(name: str) -> bool:
-    """Whether `name` is an rg_env metric that applies only to some of the rollouts."""
+    """Whether `name` is an rg_env metric for a single task (`accuracy/<task>`) or status (`status/<status>`)."""
     return name.startswith(("accuracy/", "status/"))
 
 

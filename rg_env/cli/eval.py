@@ -31,7 +31,11 @@ def add(commands: Any) -> None:
     option, number, key = parser.add_argument, parser.number, parser.key
     parser.config("evaluation config (optional if --models is given)", required=False)
     option("--models", "--model", nargs="+", metavar="MODEL", help="models to evaluate (see below)")
-    parser.names("--tasks", metavar="TASK", help="tasks or categories; default: the training run's tasks and data")
+    parser.names(
+        "--tasks",
+        metavar="TASK",
+        help="tasks or categories; default: the evaluation tasks and data of a model's training run",
+    )
     key("--data", "data.path", "FILE", "your own questions: a CSV, JSON, JSONL or Parquet file, or a Hub dataset")
     external = {"dest": "external.tasks", "metavar": "BENCHMARK"}
     parser.names("--external", **external, help="benchmarks from lm-evaluation-harness or rg-env, such as gsm8k_rg")

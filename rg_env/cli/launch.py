@@ -19,7 +19,8 @@ def add(commands: Any) -> None:
         help="start a vLLM server and a training run that uses it, and stop the server when the run ends",
         usage="rg-env launch CONFIG [section.key=value ...] [options] [-- options for rg-env train]\n"
         "       rg-env launch SCRIPT --model NAME [options] [-- the script's own arguments]",
-        epilog="A script receives --model, --engine vllm and --port. Without a GPU, both processes run on the CPU.",
+        epilog="A script receives --model, --engine vllm and --port. Without a GPU, the server and the training run "
+        "use the CPU.",
         examples=[
             "rg-env launch configs/train/leg_counting_qwen7b.yaml --vllm-gpus 0 --gpus 1,2,3",
             "rg-env launch examples/train_minimal.py --model Qwen/Qwen2.5-1.5B-Instruct -- --num-generations 8",
@@ -31,7 +32,7 @@ def add(commands: Any) -> None:
     option("--model", help="model folder or name on the Hub (only for scripts, because a config names its own model)")
     option("--vllm-gpus", type=gpus, metavar="0", help="GPUs for vLLM; default: the first GPU not in --gpus")
     option("--gpus", type=gpus, metavar="1,2,3", help="GPUs for training; default: all GPUs that vLLM does not use")
-    number("--processes", help="training processes; default: one per GPU")
+    number("--processes", help="training processes; default: one per GPU for training")
     text = "accelerate config; default: configs/zero3.yaml for several processes (zero3_cpu.yaml without a GPU)"
     option("--accelerate-config", metavar="FILE", help=text)
     option("--port", type=int, default=8000, help="port of the vLLM server on 127.0.0.1; default: 8000")
@@ -50,7 +51,7 @@ def add(commands: Any) -> None:
         help="seconds to wait for a stopped run to save and exit; default: 300",
     )
     launch.flag("--verbose", help="show the server log and library messages")
-    launch.flag("--dry-run", help="print the two commands, then exit")
+    launch.flag("--dry-run", help="print the server and training commands, then exit")
     launch.set_defaults(run=run)
 
 

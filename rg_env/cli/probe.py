@@ -21,10 +21,17 @@ def add(commands: Any) -> None:
     option("--model", required=True, help="model folder, name on the Hub, 'tiny', or NAME@URL for an endpoint")
     parser.names("--tasks", required=True, metavar="TASK", help="tasks to probe, or 'all' for every task")
     option("--levels", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="difficulty levels; default: 0 1 2")
-    number("-n", "--num-examples", default=20, help="questions per task and level (a verdict requires 16); default: 20")
+    number(
+        "-n",
+        "--num-examples",
+        default=20,
+        help="questions per task and level (a verdict requires at least 16); default: 20",
+    )
     number("-r", "--rollouts-per-example", default=8, help="answers per question (at least 2); default: 8")
     number(
-        "--max-tokens", help="token limit per answer; default: the training limit, or 1024 (at most half the context)"
+        "--max-tokens",
+        help="token limit per answer; default: the training run's limit, otherwise 1024 or, if less, half a local "
+        "model's context length",
     )
     option("--output-dir", metavar="DIR", help="output folder; default: a new folder under outputs/")
     parser.flag("--resume", help="resume the probe in the output folder")

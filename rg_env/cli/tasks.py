@@ -137,7 +137,7 @@ def one_task(name: str, level: int | None = None, show: int = 0, seed: int = 0) 
 
 
 def show_audit(tasks: Sequence[str] = ()) -> bool:
-    """Print the shipped audit of `tasks` (default: all), one line per task. Return whether all tasks pass.
+    """Print the shipped audit of `tasks` (default: all) as a table. Return whether all tasks pass.
 
     Raises:
         UnknownNameError: a task does not exist.

@@ -71,8 +71,8 @@ def load_policy(model: str | None = None, *, attention: Attention = "auto", dtyp
 
 
 def with_adapters(policy: Policy, folder: str) -> Policy:
-    """Load trained adapters into the policy for further training. Raises `InputError` if the adapters do not match the
-    model."""
+    """Load trained adapters into the policy for further training. Raises `InputError` if the adapters are damaged or do
+    not match the model."""
     from peft import PeftModel
 
     try:
@@ -83,8 +83,8 @@ def with_adapters(policy: Policy, folder: str) -> Policy:
 
 
 def _options(attention: Attention, dtype: Dtype) -> dict[str, Any]:
-    """Return dtype and attention options for `from_pretrained`. Raises `InputError` if they cannot work on this
-    machine."""
+    """Return dtype and attention options for `from_pretrained`. Raises `InputError` if a value is invalid or
+    cannot be used on this machine."""
     for name, value, choices in (("attention", attention, get_args(Attention)), ("dtype", dtype, get_args(Dtype))):
         if value not in choices:
             raise InputError(f"{name}={value!r} is invalid: use one of {', '.join(choices)}")
@@ -225,8 +225,8 @@ def best_device() -> str:
 
 
 TIMEOUT = timedelta(hours=12)
-"""Timeout for collective operations. All processes wait while the main process samples, grades or evaluates. The
-launcher, not this timeout, detects dead processes."""
+"""Timeout for collective operations. The other processes wait while the main process samples, grades or
+evaluates. The launcher, not this timeout, detects dead processes."""
 
 
 def processes(*, cpu: bool | None = None) -> PartialState:

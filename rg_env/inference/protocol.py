@@ -87,7 +87,8 @@ class Engine(ABC):
         """
 
     def random_state(self) -> Any:
-        """Return the sampler's random state as a tensor, or None if the sampler is in another process."""
+        """Return the sampler's random state as a tensor, or None if the sampler has no seed or is in another
+        process."""
 
     def set_random_state(self, state: Any) -> None:
         """Restore a state returned by `random_state`."""
@@ -108,7 +109,7 @@ class PromptEncoder:
     """Encodes prompts with a model's tokenizer and chat template, and caches the results.
 
     Chat messages are rendered with the chat template, and text is encoded unchanged. If the template does not support
-    system messages, their text is prepended to the user's turn.
+    system messages, their text is prepended to the first user turn.
     """
 
     def __init__(self, tokenizer: Any) -> None:

@@ -141,7 +141,7 @@ class EmbeddedEngine(Engine):
 
     @property
     def generator(self) -> torch.Generator | None:
-        """Random generator for sampling, created on first use on the model's current device. None if the engine has no
+        """Random generator for sampling, created on the model's current device at first use. None if the engine has no
         seed."""
         if self._generator is None and self._seed is not None:
             self._generator = torch.Generator(device=self.model.device).manual_seed(self._seed)
@@ -156,7 +156,8 @@ class EmbeddedEngine(Engine):
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        # A new generator is created from the seed on first use, so that every caller draws the same random numbers.
+        # Within this context, a new generator is created from the seed, so every evaluation draws the same random
+        # numbers.
         of_training, self._generator = self._generator, None
         try:
             yield
@@ -297,8 +298,9 @@ class Sampler:
         self.rows = {
             name: torch.tensor([getattr(each, name) for each in settings], device=device).unsqueeze(1) for name in names
         }
-        """Sampling settings `(B, 1)` used by at least one row and, for penalties, two tensors `(B, V)`: each token's
-        count in the completion, and whether the token is in the prompt."""
+        """Sampling settings `(B, 1)` of each kind (temperature, truncation, penalties) that at least one row uses and,
+        for penalties, two tensors `(B, V)`: each token's count in the completion, and whether the token is in the
+        prompt."""
         if _PENALTIES[0] in self.rows:
             self.rows["counts"] = torch.zeros(len(settings), vocab_size, dtype=torch.int32, device=device)
             self.rows["in_prompt"] = torch.zeros(len(settings), vocab_size, dtype=torch.bool, device=device)

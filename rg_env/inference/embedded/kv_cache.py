@@ -104,8 +104,8 @@ def attends_everything(config: PretrainedConfig) -> bool:
 
 @contextmanager
 def decoding_attention(config: PretrainedConfig) -> Iterator[bool]:
-    """Within this context, decode with grouped attention if the result is exact for the model. Yield whether the model
-    accepts 4-D masks."""
+    """Within this context, decode with grouped attention if the result is exact for the model. Yield whether grouped
+    attention is used, in which case the model also accepts 4-D masks."""
     before = config._attn_implementation
     fast = before == "sdpa" and attends_everything(config)
     try:

@@ -280,7 +280,7 @@ class ChatRequest(Request):
 class CompletionRequest(Request):
     """A request to `/v1/completions`.
 
-    As with other servers, the log-probabilities in the response are the model's own, regardless of temperature.
+    As in vLLM by default, the log-probabilities in the response are the model's own, regardless of temperature.
     """
 
     kinds: ClassVar = ("text_completion", "text_completion", "cmpl")

@@ -1,8 +1,8 @@
 """The weight-transfer backend `rg_env_shm`: vLLM's workers load new weights from memory shared with the trainer.
 
 This backend is used on CPUs, and when the server and the trainer share a GPU, which NCCL does not support. Nothing is
-unpickled. Requests describe tensors by dtype, shape and offset in a shared file. The file is in `/dev/shm` and is owned
-by this user.
+unpickled. Requests describe tensors by dtype, shape and offset in a shared file, which must be in `/dev/shm` and
+belong to the server's user.
 """
 
 from dataclasses import dataclass

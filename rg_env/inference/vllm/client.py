@@ -25,13 +25,13 @@ distribution name, as CPU builds are."""
 T = TypeVar("T")
 
 REQUEST_S = 120.0
-"""Timeout for requests, in seconds. The first request to a new server on a CPU can take 40 s."""
+"""Default timeout for a request, in seconds. The first request to a new server on a CPU can take 40 s."""
 POLL_S = 0.5
 NOT_LISTENING = "no process is listening there"
 BREAKS_OFF = "the service does not speak HTTP, or it drops the connection"
 _DIRECT: Any = {"trust_env": False, "verify": False}
-"""httpx options. Servers in this cluster are reached without the environment's proxy, and plain HTTP needs no
-certificates."""
+"""httpx options. vLLM servers on this machine or in its cluster are reached without the environment's proxy, and plain
+HTTP needs no certificates."""
 
 
 def serve_command(model: str, *, port: int = 8000, extra: Sequence[str] = (), **options: str | int | None) -> list[str]:
@@ -75,7 +75,8 @@ class ServerInfo:
 
 
 class VllmServer:
-    """HTTP client for a vLLM server. Every request has a timeout, and every failure raises `ServerError`."""
+    """HTTP client for a vLLM server. Every request has a timeout. Every failed request raises `ServerError`, except in
+    `health_problem`, which returns the reason."""
 
     def __init__(self, host: str, port: int):
         self.host, self.port = host, port
@@ -88,7 +89,7 @@ class VllmServer:
         seconds, as long as `still_wanted()` is true.
 
         Raises:
-            ServerError: the server did not become healthy in time.
+            ServerError: the server did not become healthy in time, or `still_wanted()` became false.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -124,8 +125,7 @@ class VllmServer:
         """Query the server properties that a trainer needs.
 
         Raises:
-            ServerError: the server is not vLLM, or does not accept weights. The message contains the command that
-                starts a suitable server.
+            ServerError: a request failed, or the server is not vLLM 0.32 or later or does not accept weights.
         """
         start = start_hint(port=self.port)
 

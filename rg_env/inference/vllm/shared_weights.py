@@ -70,8 +70,8 @@ def unpack(entries: Sequence[Entry], flat: torch.Tensor) -> list[tuple[str, torc
 
 
 def reserve(name: str, num_bytes: int) -> Path:
-    """Create a shared-memory file of `num_bytes` bytes, accessible only to this user. Raises `OSError` if there is not
-    enough memory."""
+    """Create a shared-memory file of `num_bytes` bytes, accessible only to the current user. Raises `OSError` if there
+    is not enough memory."""
     path = MEMORY / f"{PREFIX}{name}"
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     try:
