@@ -143,7 +143,7 @@ class Curriculum:
     """Changes the levels of some of an environment's tasks, and provides questions at the current levels.
 
     Args:
-        config: the tasks whose levels change, and the rules for changing them.
+        config: the tasks whose levels change, and the rules for changing the levels.
         env: environment that builds the prompts and grades the answers.
         seed: seed for generating the questions.
         gym: tasks with the user's options (anything `Mixture.parse` accepts), which override the options set by the

@@ -11,9 +11,10 @@ overall metrics (such as `eval/accuracy`) cover only the training tasks. There a
 tasks as a group (`eval/held_out/accuracy`), for each task (`eval/<task>/accuracy`) and for each label
 (`eval/<label>/accuracy`).
 
-For every question, `evaluation.runner` samples answers (for `accuracy` and `reward`) and generates a greedy answer (for
-`greedy_accuracy`), using the trainer's engine. `evaluate_only` reproduces the greedy answers from an evaluation during
-training. With the embedded engine and the training run's seed, `evaluate_only` also reproduces the sampled answers.
+For every question, `evaluation.runner` samples answers (for `accuracy` and `reward`) and, unless `greedy` is False,
+generates a greedy answer (for `greedy_accuracy`), using the trainer's engine. For a checkpoint, `evaluate_only`
+reproduces the greedy answers from the evaluation at that step of training. With the embedded engine and the training
+run's seed, `evaluate_only` also reproduces the sampled answers.
 """
 
 from collections.abc import Callable, Sequence

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, Any]:
-    """Train as `config` describes. The return value and the exceptions are the same as for `train`."""
+    """Train as `config` describes, and return the result of `train`. Raises the same errors as `check_start`,
+    `GRPOTrainer` and `train`."""
     start = check_start(config, resume=resume)
     shown = config.model_copy(update={"output": config.output.model_copy(update={"dir": str(start.folder)})})
     print_once("\n".join([*plan(shown, own_rows=start.train_rows), f"loading {config.model.name} ..."]))

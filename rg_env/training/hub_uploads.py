@@ -1,8 +1,9 @@
 """Upload a run to the Hugging Face Hub (`hub:` in the run's config), during and after training.
 
 Each upload runs `rg-env push` in a child process, so training never waits for the network. If an upload fails, the run
-continues, and a one-line message with the command that completes the upload is printed. During training, a hard-linked
-copy of the run is uploaded because checkpoints may be deleted and metrics appended in the meantime.
+continues, and a one-line message with the command that completes the upload is printed. During training, a copy of
+the run is uploaded (with hard links to all files that do not grow) because checkpoints may be deleted and metrics
+appended in the meantime.
 """
 
 import atexit

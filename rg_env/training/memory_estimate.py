@@ -57,7 +57,7 @@ class Estimate:
     state: int
     """Weights, gradients, optimizer state, and the reference model if there is one."""
     gathered: int
-    """Gathered bf16 weights of the active layer with ZeRO-3."""
+    """Gathered bf16 weights of a layer or of the embedding, whichever is larger, with ZeRO-3."""
     logits: int
     """Logits of one chunk, and the gradient of a trained LM head during accumulation."""
     activations: int

@@ -83,7 +83,7 @@ def rise(old: list[float], new: list[float]) -> float:
 
 TOO_EASY, TOO_HARD = 0.8, 0.2
 """Bounds on accuracy. If accuracy is outside this range, the difficulty of the tasks is considered the cause of groups
-with only right or only wrong answers."""
+with equal rewards."""
 KL_FLOOR, RATIO_FLOOR = 0.1, 10.0
 """Minimum KL (in nats per token) and minimum ratio for a spike, because KL starts near zero and the ratio near one."""
 _SURE, _NOISE = 3.0, 1.0
@@ -179,9 +179,9 @@ def entropy_collapse(history: History, part: float) -> str | None:
 
 
 def reward_hacking(history: History, least: float) -> str | None:
-    """Check for a rise in the reward without a rise in accuracy. If accuracy falls, half the threshold is enough. The
-    last window is compared with both the previous window and the first window because a policy can find an exploit
-    quickly or slowly."""
+    """Check for a rise in the reward without a rise in accuracy. If accuracy clearly falls, half the threshold is
+    enough. The last window is compared with both the previous window and the first window because a policy can find an
+    exploit quickly or slowly."""
     for before, when in ((history.earlier, "the previous window"), (history.first, "the start")):
         old, new, accuracy = before("reward"), history.recent("reward"), history.recent("accuracy")
         if not old or not before("accuracy") or not accuracy:
@@ -201,7 +201,7 @@ def reward_hacking(history: History, least: float) -> str | None:
 
 
 def kl_spike(history: History, factor: float) -> str | None:
-    """Check for a jump in the policy's KL divergence from the reference model or from the sampler."""
+    """Check for a jump in the policy's KL divergence from the reference policy or from the sampler."""
     change = "an update went too far; lower training.learning_rate or training.max_grad_norm"
     sampler = "rollouts were not sampled from the policy being trained; lower engine.num_batches_ahead"
     return _spike(history, "kl", factor, KL_FLOOR, change) or _spike(
@@ -210,7 +210,7 @@ def kl_spike(history: History, factor: float) -> str | None:
 
 
 def ratio_spike(history: History, factor: float) -> str | None:
-    """Check for updates that move the policy too far from the policy that sampled the batch."""
+    """Check for updates that move the policy too far from the policy at the start of the batch."""
     change = "updates within a batch go too far; lower training.num_iterations or training.learning_rate"
     return _spike(history, "policy_ratio/max", factor, RATIO_FLOOR, change)
 
@@ -246,7 +246,8 @@ RULES: dict[str, Callable[[History, float], str | None]] = {
 
 
 def _rises(values: list[float]) -> bool:
-    """Whether the mean of the second half exceeds the mean of the first half by more than noise."""
+    """Whether the mean of the second half exceeds the mean of the first half by more than `2 * _NOISE` standard
+    errors."""
     half = len(values) // 2
     return half > 0 and rise(values[:half], values[-half:]) > 2 * _NOISE
 
@@ -261,7 +262,7 @@ def _improved(history: History, before: Window) -> bool:
 
 def _what_rose(history: History, before: Window) -> str | None:
     """Return the reward other than `correctness` and `partial` that rose the most relative to its noise, or None if no
-    reward rose clearly."""
+    such reward rose clearly."""
     rises: dict[str, float] = {}
     for metric in list(history.values):
         name = metric.removeprefix("rewards/").removesuffix("/mean")
@@ -313,7 +314,8 @@ class MonitorCallback(TrainerCallback):
 
     def _start(self) -> None:
         self.alarms: list[Alarm] = []
-        """All alarms in the run, including alarms from before it was resumed. Only the main process has this list."""
+        """All alarms in the run, including alarms from before it was resumed. The list is complete only on the main
+        process."""
         self.stopped_by: str | None = None
         """The rule that ended the run, or None. All processes have this value."""
         self._history = History(self.config.window)

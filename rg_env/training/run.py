@@ -68,7 +68,8 @@ class Recorder(TrainerCallback):
         self.evaluations: list[Results] = []
         """Results of the evaluations so far. Only the main process has these results."""
         self.evaluated = False
-        """Whether this run has performed an evaluation. All processes have this value."""
+        """Whether an evaluation has been performed since the run was started or resumed. All processes have this
+        value."""
         self.alarms: list[str] = []
         """Monitor lines to print after the step's line."""
         self.on_examples: Callable[[int, list[dict[str, Any]]], Any] = lambda step, records: None
@@ -120,8 +121,8 @@ class Recorder(TrainerCallback):
             self.evaluate(state.global_step)
 
     def evaluate(self, step: int) -> None:
-        """Evaluate, unless this step has already been evaluated. The main process evaluates, and all other processes
-        wait."""
+        """Evaluate, unless there are no questions or this step has already been evaluated. The main process evaluates,
+        and all other processes wait."""
         if not self.evaluation.questions or self._evaluated_at == step:
             return
         self._evaluated_at = step
@@ -144,7 +145,8 @@ class Recorder(TrainerCallback):
         return metrics
 
     def before_and_after(self, first: int) -> tuple[Results | None, Results | None]:
-        """Return the evaluation before step `first + 1` and the last evaluation since then. Either can be None."""
+        """Return the evaluation before training (the first one, if it was made at step `first` or earlier and
+        `plan.before` is set) and the last other evaluation. Either can be None."""
         made = self.evaluations
         before = made[0] if made and self.evaluation.plan.before and (made[0].step or 0) <= first else None
         return before, made[-1] if made and made[-1] is not before else None
@@ -174,8 +176,9 @@ def train(
 ) -> dict[str, Any]:
     """Train, and evaluate on frozen questions before, during and after training.
 
-    On Ctrl-C, SIGTERM or an error, the weights and the results so far are saved. If an error occurs in the middle
-    of an update, only the results are saved. After a second Ctrl-C in the middle of an update, nothing is saved.
+    On Ctrl-C, SIGTERM or an error, the weights and the results so far are saved. If an error occurs in the middle of an
+    update, or on only one of several processes, the weights are not saved. After a second Ctrl-C in the middle of an
+    update, nothing is saved.
 
     Args:
         trainer: the trainer. Files are written to `trainer.args.output_dir` (see `RunFolder`).
@@ -186,8 +189,8 @@ def train(
         resume: checkpoint to continue from as if the run had never stopped. "auto" selects the newest complete
             checkpoint in the output folder, if there is one.
         logging: console output, and experiment trackers that receive the metrics (see `trackers`).
-        monitors: rules that print a warning or end the run (see `monitors`). Default: all rules print a warning, and no
-            rule ends the run.
+        monitors: rules that print a warning or end the run (see `monitors`). Default: the trainer's own
+            `MonitorCallback`, if it has one. Otherwise, all rules print a warning, and no rule ends the run.
         hub: uploads of the run (see `hub_uploads`). Default: no uploads.
 
     Returns:
@@ -197,8 +200,8 @@ def train(
         InputError: the trainer cannot continue from `resume`, a tracker cannot be started, or the evaluation is
             invalid.
         TrainingError: the run ended without completing a step, although it was not interrupted.
-        KeyboardInterrupt: the run was interrupted before it had anything to save (in which case it leaves no files), or
-            the run was interrupted twice.
+        KeyboardInterrupt: the run was interrupted before it had anything to save (in which case a new run leaves no
+            files), or the run was interrupted twice.
         Exception: any error that ended the run, raised after the results so far have been saved.
     """
     checkpoint = None if resume is None else on_main(trainer.accelerator, lambda: _checkpoint(trainer, resume))
@@ -309,8 +312,8 @@ def _after_saving(save: Callable[[], Any], failure: Exception | None) -> Excepti
 
 
 def _resume_command(folder: Path, config: TrainConfig | None, settings: dict[str, Any]) -> str:
-    """Return the command that resumes a run started from a config, or from a script with `--resume` among its options
-    (`settings`)."""
+    """Return the command that resumes a run started from a config, or from a script whose options (`settings`) include
+    `--resume` and `--output-dir`. For other runs, return the Python call."""
     if config is not None:
         command = [entered("rg-env"), "train", str(folder / "config.yaml"), f"output.dir={folder}"]
     elif settings.keys() >= {"resume", "output_dir"}:
@@ -343,7 +346,7 @@ def _checkpoint(trainer: GRPOTrainer, resume: str | Path) -> Path | None:
 def _describe(
     folder: RunFolder, evaluation: FixedEvaluation, config: TrainConfig | None, settings: dict[str, Any], first: int
 ) -> None:
-    """Write the run's configuration and, unless the run is resumed, its manifest."""
+    """Write the run's configuration and, unless the folder already contains this run, the manifest."""
     from_step = first if first and folder.config_file.exists() else None
     resolved = _resolved(evaluation, settings if config is None else {})
     if config is None:
@@ -398,7 +401,7 @@ two signals."""
 
 
 class _Interruption(TrainerCallback):
-    """Ends a run with `KeyboardInterrupt` on SIGINT or SIGTERM, but not in the middle of an update.
+    """Ends a run on SIGINT or SIGTERM. A first signal in the middle of an update takes effect after the step.
 
     A second signal ends the run at once. If the second signal arrives in the middle of an update, nothing is saved.
     With several processes, the first signal ends all of them together after the current step, because processes that

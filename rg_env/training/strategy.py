@@ -94,8 +94,8 @@ class DataParallel:
 
     def step(self, loss_of: LossOf, parts: list[Any], rates: Sequence[float], updating: Updating) -> StepResult:
         """Take one optimizer step on the micro-batches `parts`. `rates` contains the learning rate of each parameter
-        group. The context manager `updating()` wraps the update itself. Nothing changes if a loss or the gradient is
-        not finite."""
+        group. The context manager `updating()` wraps the update itself. If a loss or the gradient is not finite, the
+        weights and the optimizer's state stay unchanged."""
         for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         losses = [self._backward(loss_of, part, updating, number == len(parts)) for number, part in enumerate(parts, 1)]
@@ -347,7 +347,8 @@ MOST_IN_A_ROW = 3
 
 
 class StepGuard:
-    """Counts skipped steps, and ends the run if too many steps in a row are skipped or the weights are not finite."""
+    """Counts skipped steps, and ends the run if too many steps in a row are skipped, or if the weights are not finite
+    after a skipped step."""
 
     def __init__(self, accelerator: Accelerator, learning_rate: float, bf16: bool) -> None:
         self._accelerator, self._learning_rate, self._bf16 = accelerator, learning_rate, bf16
@@ -382,7 +383,8 @@ class StepGuard:
             )
 
     def end_if_hopeless(self, model: Any, step: int) -> None:
-        """Raise an exception after `MOST_IN_A_ROW` consecutive skipped steps, or if the weights are not finite.
+        """Raise an exception after `MOST_IN_A_ROW` consecutive skipped steps, or if the weights are not finite after a
+        skipped step.
 
         Raises:
             StoppedTogether, TrainingError: training cannot continue. The error is raised on all processes.

@@ -183,7 +183,7 @@ class GRPOTrainer:
     # --- the algorithm ------------------------------------------------------------------------------------------------
 
     def train(self, resume_from_checkpoint: str | Path | None = None) -> None:
-        """Train for `args.max_steps` optimizer steps, or until a callback ends the run.
+        """Train up to step `args.max_steps`, or until a callback ends the run.
 
         Args:
             resume_from_checkpoint: checkpoint folder that `check_fit` has accepted. The run continues as if it had

@@ -35,14 +35,14 @@ T = TypeVar("T")
 RETRIES = 4
 """Number of retries, with growing pauses, after a transient request failure (connection, timeout, 5xx)."""
 PROOF_TOKENS = 64
-"""Maximum number of tokens in the probe prompt. The log-probabilities of these tokens are compared."""
+"""Maximum number of tokens, from the start of the probe prompt, whose log-probabilities are compared."""
 TOLERANCE = {torch.float32: 0.01, torch.bfloat16: 0.15, torch.float16: 0.05}
 """Largest mean absolute difference between log-probabilities that rounding can explain, by the server's data type."""
 
 
 class Vllm(Engine):
-    """A vLLM server with rg_env's plugin. The constructor is a collective operation and checks that the server is
-    usable.
+    """Engine that samples from a vLLM server with rg_env's plugin. The constructor is a collective operation and checks
+    that the server is usable.
 
     Args:
         proof: token IDs of the probe prompt `messages`, used to check the server's tokenizer and weights.

@@ -32,8 +32,8 @@ BUCKET_BYTES = 128 * 2**20
 SLOTS = 2
 """Number of buckets in shared memory. One bucket is filled while the server loads the other."""
 _WITHOUT_HEAD = ("cohere", "cohere2", "gemma2", "gemma3n_text")
-"""Model types with tied weights for which vLLM 0.32 rejects the LM head, because vLLM's implementation lacks a module
-with that name."""
+"""Model types with tied weights for which vLLM 0.32 rejects the LM head, because vLLM's implementations have no
+`lm_head` module."""
 
 
 @dataclass(frozen=True)

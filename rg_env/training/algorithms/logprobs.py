@@ -3,8 +3,8 @@
 Much of a GRPO batch is repeated text because each prompt occurs once per completion. With the arrangement "shared", the
 completions of a prompt share one copy of the prompt in a single sequence: `[prompt | completion | completion | ...]`.
 Each completion keeps the position IDs that it would have in a separate row, and a mask lets the completion attend only
-to the prompt and to itself (Liu et al., 2025, "Prefix Grouper", arXiv:2506.05433). The log-probabilities and gradients
-equal those computed from separate rows, but the model processes far fewer tokens.
+to the prompt and to itself (Liu et al., 2025, "Prefix Grouper", arXiv:2506.05433). Apart from rounding, the
+log-probabilities and gradients equal those computed from separate rows, but the model processes far fewer tokens.
 
 Logits account for most of a pass's memory: 600 KB per position with a vocabulary of 150,000 tokens. The LM head
 therefore processes only the positions that are needed, `logits_per_chunk` logits at a time, and recomputes the

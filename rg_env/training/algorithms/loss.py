@@ -120,8 +120,8 @@ def sampler_weights(log_ratio: torch.Tensor, cap: float) -> torch.Tensor:
     """Return the truncated importance weights `min(p_train / p_sampler, cap)` (B, T). `log_ratio` is `log(p_train /
     p_sampler)` (B, T).
 
-    The sampler (vLLM, possibly one step behind) never exactly matches the policy being trained (Yao et al., 2025, "Your
-    Efficient RL Framework Secretly Brings You Off-Policy RL Training").
+    The sampler (vLLM, possibly a few steps behind) never exactly matches the policy being trained (Yao et al., 2025,
+    "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training").
     """
     return torch.exp(log_ratio).clamp(max=cap)
 

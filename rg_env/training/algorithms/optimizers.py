@@ -26,7 +26,8 @@ class OffloadedAdamW(torch.optim.Optimizer):
             for parameter in group["params"]:
                 parameter.grad_dtype = torch.float32  # gradients of micro-batches are accumulated in float32
         self._adam: torch.optim.AdamW | None = None
-        """Optimizer for the copies, created in the first step, after the model's weights have been loaded."""
+        """Optimizer for the copies, created in the first step or by `load_state_dict`, after the model's weights have
+        been loaded."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:

@@ -1,6 +1,6 @@
 """Inspect the weights in a folder through their safetensors headers.
 
-This module does not import torch, so commands that publish or inspect a folder start quickly.
+Importing this module does not import torch, so commands that publish or inspect a folder start quickly.
 """
 
 import json

@@ -191,8 +191,8 @@ def print_summary(
 
 
 def examples_of(before: Results, after: Results) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Return up to three pairs of answers to the same question, before and after training: the pair that improved most,
-    the median pair, and the pair that improved least."""
+    """Return up to three pairs of answers to the same question (one before and one after training): the pair with the
+    largest improvement, the median pair, and the pair with the smallest improvement."""
 
     def value(record: dict[str, Any]) -> float:
         return float(record["reward"] if record["correct"] is None else record["correct"])

@@ -6,7 +6,7 @@ This module adds the following to accelerate's trackers:
   tracker fails later, it is dropped with a one-line warning on standard error. metrics.jsonl still has all metrics.
 - Questions and completions shown on the console are sent to W&B and Trackio as tables.
 - Training metrics are logged under `train/`, and evaluation metrics keep their names (`eval/accuracy`).
-- Environment variables take precedence over the config because they are the usual way to configure these trackers.
+- W&B's environment variables take precedence over the config because they are the usual way to configure W&B.
 - If the caller has opened a W&B run, that run is used and left open.
 """
 
