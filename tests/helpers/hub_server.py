@@ -254,12 +254,12 @@ class _Handler(BaseHTTPRequestHandler):
         return commit
 
     def create(self, body: bytes) -> Answer:
-        asked = json.loads(body)
-        name = f"{asked.get('organization') or self._user}/{asked['name']}"
+        options = json.loads(body)
+        name = f"{options.get('organization') or self._user}/{options['name']}"
         if name in self.hub.repos:
             return _json(409, {"error": "You already created this model repo"})
         self._check_writer(name)
-        self.hub.add(name, {}, private=asked.get("visibility") == "private")
+        self.hub.add(name, {}, private=options.get("visibility") == "private")
         return _json(200, {"url": f"{self.hub.url}/{name}"})
 
     def info(self, body: bytes, name: str, revision: str = "main") -> Answer:

@@ -35,7 +35,7 @@ def begin():
 def train():  # saves on SIGTERM, like the trainer; a second SIGTERM would kill it
     def save(*_):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        note("told")
+        note("signaled")
         time.sleep(0.5)
         note("saved")
         sys.exit(130)
@@ -60,7 +60,7 @@ if os.environ.get("STAND_IN_WORKER"):
     train()
 begin()
 child = subprocess.Popen([sys.executable, "-I", *sys.argv], env={**os.environ, "STAND_IN_WORKER": "1"})
-signal.signal(signal.SIGTERM, lambda *_: (note("launcher told"), child.kill()))
+signal.signal(signal.SIGTERM, lambda *_: (note("launcher signaled"), child.kill()))
 sys.exit(child.wait())
 """
 # On SIGTERM, srun sends SIGKILL to its tasks (srun_signal_mgr in Slurm's source), and so does this stand-in.
@@ -124,17 +124,17 @@ class Cluster:
                 (folder / name).write_text(text)
                 (folder / name).chmod(0o755)
 
-    def start(self, asked: SlurmJob, **variables: str) -> subprocess.Popen[str]:
+    def start(self, spec: SlurmJob, **variables: str) -> subprocess.Popen[str]:
         self.log.unlink(missing_ok=True)
         script = self.checkout.parent / "slurm_script"
-        script.write_text(sbatch_script(asked))
+        script.write_text(sbatch_script(spec))
         environment = {
             "PATH": f"{self.tools}:/usr/bin:/bin",
             "PYTHONPATH": str(REPOSITORY),
             "STAND_IN_LOG": str(self.log),
             "SLURM_JOB_ID": JOB,
             "SLURMD_NODENAME": "node0",
-            "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(asked.gpus))),
+            "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(spec.gpus))),
         }
         return subprocess.Popen(
             ["bash", str(script)],
@@ -144,19 +144,19 @@ class Cluster:
             **dict.fromkeys(("stdout", "stderr"), subprocess.PIPE),
         )
 
-    def run(self, asked: SlurmJob, **variables: str) -> tuple[int, str]:
+    def run(self, spec: SlurmJob, **variables: str) -> tuple[int, str]:
         """Run a job to its end, and return its exit code and standard error."""
-        with self.start(asked, **variables) as process:
+        with self.start(spec, **variables) as process:
             _, errors = process.communicate(timeout=60)
         return process.returncode, errors
 
-    def warn(self, asked: SlurmJob, trainers: int, **variables: str) -> int:
+    def warn(self, spec: SlurmJob, trainers: int, **variables: str) -> int:
         """Send SIGTERM twice to the script's shell once all trainers train, like `--signal=B:TERM`. Return the exit
         code."""
-        with self.start(asked, STAND_IN_TRAINS_S="60", **variables) as process:
+        with self.start(spec, STAND_IN_TRAINS_S="60", **variables) as process:
             assert until(lambda: len(self.records(event="training")) == trainers, 30)
             process.send_signal(signal.SIGTERM)
-            assert until(lambda: bool(self.records(event="told")), 30)
+            assert until(lambda: bool(self.records(event="signaled")), 30)
             process.send_signal(signal.SIGTERM)  # the second signal arrives while the trainers save
             process.communicate(timeout=30)
         return process.returncode

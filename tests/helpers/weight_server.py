@@ -21,7 +21,7 @@ class StandIn(LoopbackServer):
 
     Attributes:
         model: the float32 model whose weights are updated.
-        asked: paths of all requests.
+        paths: paths of all requests.
         lost: names of tensors that the server silently does not load.
         fails_at: a path whose first `failures` requests get an error response with `status`.
         waits_at: a path whose requests are answered only once `go` is set.
@@ -29,7 +29,7 @@ class StandIn(LoopbackServer):
 
     def __init__(self, **otherwise: Any) -> None:
         self.model = AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32).eval()
-        self.asked: list[str] = []
+        self.paths: list[str] = []
         self.lost: set[str] = set()
         self.fails_at = self.waits_at = ""
         self.status, self.failures = 500, 10**9
@@ -87,7 +87,7 @@ class StandIn(LoopbackServer):
 
     async def _answer(self, request: Request) -> Response:
         path = request.url.path
-        self.asked.append(path)
+        self.paths.append(path)
         if path == self.waits_at:
             import asyncio
 

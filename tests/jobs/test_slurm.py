@@ -296,7 +296,7 @@ def test_the_warning_lets_each_trainer_save(cluster: Cluster, asked: SlurmJob, t
     """Each trainer gets one signal, and its launcher none; the job waits for all and returns their exit code."""
     code = cluster.warn(asked, trainers, **ARRAY)
     events = [record["event"] for record in cluster.records()]
-    assert [events.count(event) for event in ("told", "saved", "launcher told")] == [trainers, trainers, 0]
+    assert [events.count(event) for event in ("signaled", "saved", "launcher signaled")] == [trainers, trainers, 0]
     assert code == 130
     own = "4711_3" if asked.array or asked.sweep else JOB  # of an array, 4711 alone would be all of its jobs
     assert cluster.call("scancel")["arguments"] == ["--signal=URG", own]

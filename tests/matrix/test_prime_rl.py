@@ -54,8 +54,8 @@ async def main(path, split, name, url, number):
     await env.wait_for_server_startup(timeout=120)
     to = {"client": vf.EvalClientConfig(base_url=url, api_key_var="KEY"), "model": "m"}
     sampling = vf.SamplingConfig(**source.sampling.to_sampling_args())
-    asked = [env.run(task_data=task.data.model_dump(mode="json"), sampling=sampling, **to) for task in tasks[:number]]
-    episodes = await asyncio.gather(*asked)
+    runs = [env.run(task_data=task.data.model_dump(mode="json"), sampling=sampling, **to) for task in tasks[:number]]
+    episodes = await asyncio.gather(*runs)
     print(json.dumps([[task.data.question, episode.ok, episode.traces[0].reward, episode.traces[0].metrics["accuracy"]]
                       for task, episode in zip(tasks, episodes)]))
 
@@ -110,8 +110,8 @@ def check_sources(folder: Path) -> None:
     for split in ("train", "eval"):
         for source in SOURCES[split]["source"]:
             env = json.loads((folder / "configs" / "envs" / split / f"{source['name']}.json").read_text())["env"]
-            asked = source["env"]["taskset"]
-            assert {key: env["taskset"][key] for key in asked} == asked
+            options = source["env"]["taskset"]
+            assert {key: env["taskset"][key] for key in options} == options
             assert env["agent"]["runtime"]["type"] == "subprocess"
 
 
@@ -154,8 +154,8 @@ def test_an_environments_server_runs_the_orchestrators_tasks(
     server = subprocess.Popen([*map(str, command)], env=variables(), cwd=tmp_path)
     try:
         with ChatServer(lambda question: f"<answer>{gold[question] if question in right else 'no'}</answer>") as chat:
-            asked = (configs / "orchestrator.json", split, name, chat.url, str(len(rows)))
-            done = run(python, "-c", CLIENT, *asked, env=variables(), cwd=tmp_path, timeout=240)
+            arguments = (configs / "orchestrator.json", split, name, chat.url, str(len(rows)))
+            done = run(python, "-c", CLIENT, *arguments, env=variables(), cwd=tmp_path, timeout=240)
     finally:
         server.terminate()
         server.wait(30)

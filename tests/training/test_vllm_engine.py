@@ -77,7 +77,7 @@ def test_the_server_has_the_weights_of_each_step(connect: Any, server: StandIn, 
         theirs = server.model.state_dict()
         assert all(torch.equal(value, theirs[name]) for name, value in model.state_dict().items())
         assert difference(engine) < 1e-5
-        assert server.asked[-2:] == ["/reset_prefix_cache", COMPLETIONS]
+        assert server.paths[-2:] == ["/reset_prefix_cache", COMPLETIONS]
     assert not list(Path("/dev/shm").glob(f"rg-env-*-{os.getpid()}-*"))
 
 
@@ -87,7 +87,7 @@ def test_buckets_share_two_slots(connect: Any, server: StandIn, model: Any) -> N
     engine = connect(server)
     engine.weights.bucket_bytes = 100_000
     engine.sync()
-    assert server.asked.count("/update_weights") > 5
+    assert server.paths.count("/update_weights") > 5
     theirs = server.model.state_dict()
     assert all(torch.equal(value, theirs[name]) for name, value in model.state_dict().items())
 
@@ -202,10 +202,10 @@ def test_a_failed_request_is_retried_unless_it_is_refused(
     """A rejected request is not retried, because it would be rejected again."""
     engine = connect(server)
     server.fails_at, server.status = COMPLETIONS, status
-    before = server.asked.count(COMPLETIONS)
+    before = server.paths.count(COMPLETIONS)
     with pytest.raises(TrainingError, match=f"sampling failed after {attempts} attempts?: .* returns {status}"):
         engine.generate([[1]], Sampling())
-    assert server.asked.count(COMPLETIONS) - before == attempts
+    assert server.paths.count(COMPLETIONS) - before == attempts
 
 
 def test_a_retry_can_succeed(connect: Any, server: StandIn) -> None:

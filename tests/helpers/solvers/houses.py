@@ -42,8 +42,8 @@ def _holds(clue: str, values: list[str]) -> tuple[set[str], Callable[[Places], b
         one, other, apart = _named(found[2], values), _named(found[3], values), between[found[1]]
         return {one, other}, lambda at: abs(at[one] - at[other]) == apart
     for words, relation in _RELATIONS.items():
-        left, said, right = clue.removesuffix(" are next to each other").partition(words)
-        if said and (words != " and " or "next to each other" in clue):
+        left, separator, right = clue.removesuffix(" are next to each other").partition(words)
+        if separator and (words != " and " or "next to each other" in clue):
             one, other = _named(left, values), _named(right, values)
             return {one, other}, partial(_related, relation, one, other)
     splits = [(clue[: found.start()], clue[found.end() :]) for found in re.finditer(" is ", clue)]

@@ -19,8 +19,8 @@ def family_relationships(question: str) -> str:
         spouse |= {one: other, other: one}
         for child in re.split(r", | and ", children) if children else []:
             parents[child] = {one, other}
-    asked = r"(?:What is (\w+) to (\w+)\?|How is (\w+) related to (\w+)\?|What relation is (\w+) to (\w+)\?)"
-    a, b = [name for name in re.findall(asked, question)[0] if name]
+    pattern = r"(?:What is (\w+) to (\w+)\?|How is (\w+) related to (\w+)\?|What relation is (\w+) to (\w+)\?)"
+    a, b = [name for name in re.findall(pattern, question)[0] if name]
     grandparents = {name: {g for p in up for g in parents.get(p, ())} for name, up in parents.items()}
     up_a, up_b = parents.get(a, set()), parents.get(b, set())
     if a in up_b:
@@ -47,7 +47,7 @@ def family_relationships(question: str) -> str:
 def knights_knaves(question: str) -> str:
     role_a, role_b = re.findall(r"inhabited only by (\w+)s and (\w+?)s\.", question)[0]
     names = re.split(r", (?:and )?", re.findall(r"inhabitants: (.*?)\. ", question)[0])
-    said = []
+    statements = []
     body = question.partition("inhabitants: ")[2].partition(". ")[2].rpartition(" So who is")[0]
     claim = rf"(?:{'|'.join(names)}) is an? \w+"
     content = rf"[(]*(?:it is not the case that|if|{claim})(?:(?!\. |\" ).)*?"
@@ -59,7 +59,7 @@ def knights_knaves(question: str) -> str:
     for found in re.finditer("|".join(patterns), body):
         part = found.groupdict()
         speaker = part["a"] or part["b"] or part["c"]
-        said.append((speaker, part["x"] or part["y"] or part["z"]))
+        statements.append((speaker, part["x"] or part["y"] or part["z"]))
 
     def truth(text: str, world: dict[str, bool]) -> bool:
         text = text.strip(" ")
@@ -84,7 +84,7 @@ def knights_knaves(question: str) -> str:
         name, role = re.fullmatch(r"(\w+) is an? (\w+)", text).groups()
         return world[name] == (role == role_a)
 
-    assert len(said) == len(names), question
+    assert len(statements) == len(names), question
     worlds = [dict(zip(names, bits, strict=True)) for bits in product((True, False), repeat=len(names))]
-    (world,) = [w for w in worlds if all(truth(text, w) == w[speaker] for speaker, text in said)]
+    (world,) = [w for w in worlds if all(truth(text, w) == w[speaker] for speaker, text in statements)]
     return ", and ".join(f"{name} is a {role_a if world[name] else role_b}" for name in names)

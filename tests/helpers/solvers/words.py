@@ -75,8 +75,8 @@ def palindrome_partitioning(question: str) -> str:
 
 
 def needle_haystack(question: str) -> str:
-    asked = re.findall(r"Who (.*)\? Reply", question)[0]
-    return re.findall(rf"(?:^|\. )([^ .]+(?: [^ .]+)?) {re.escape(asked)}\.", question, re.MULTILINE)[0]
+    predicate = re.findall(r"Who (.*)\? Reply", question)[0]
+    return re.findall(rf"(?:^|\. )([^ .]+(?: [^ .]+)?) {re.escape(predicate)}\.", question, re.MULTILINE)[0]
 
 
 def caesar_cipher(question: str) -> str:
