@@ -7,7 +7,7 @@ wording. `KEYS` defines what counts as the same problem in each task. `WHOLE` li
 the key, as the user's own tasks do. `KEPT` lists tasks whose keys include details that could be ignored. Both give
 reasons.
 
-A function named after a task returns the task's problem as a form (`core.data.canonical`). The first paragraph of the
+A function named after a task returns an entry's problem as a form (`core.data.canonical`). The first paragraph of the
 function's docstring describes the problem for users. `problem_keys.json` describes the tasks whose problem consists of
 plain metadata fields ("fields", in the syntax of `_fields`) or of one expression ("expressions").
 
@@ -94,7 +94,7 @@ def numbered(text: Iterable[str]) -> list[int]:
 def _fields(entry: Entry, paths: str) -> tuple[Any, ...]:
     """Return the values of the metadata fields listed in `paths` (separated by spaces), in that order.
 
-    A dot selects a nested field (`puzzle.target`). A trailing `*` means that the order of the items does not matter
+    A dot selects a nested field (`puzzle.target`). A trailing `*` means that the order within the field does not matter
     (`numbers*`).
     """
     found = []

@@ -43,7 +43,7 @@ The answer that is balanced is the gold answer, with these exceptions:
   one draw in ten.
 - string_insertion (in 93% of the draws), string_manipulation, pool_matrix: the text or grid in the question, if it is
   also the answer.
-- largest_island: the count of all ones, if they form a single island.
+- largest_island: the number of ones in the grid, if they form a single island.
 """
 _CHANCE = 0.2
 

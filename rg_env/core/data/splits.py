@@ -17,7 +17,7 @@ Split = Literal["train", "eval"]
 SplitBy = Literal["problem", "question"]
 
 EVAL_SHARE = 0.25
-"""Fraction of all problems in the evaluation split."""
+"""Fraction of all problems that are in the evaluation split."""
 
 
 def question_hash(question: str) -> str:
