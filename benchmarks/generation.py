@@ -4,8 +4,8 @@ load them from the cache.
     .venv/bin/python benchmarks/generation.py
 
 Builds in one process and builds in one process per core alternate for `--rounds` rounds; each build has its own
-interpreter. Each figure is the minimum over rounds, because a busy machine can only add time. Absolute times depend on
-the machine; only the ratio is meaningful.
+interpreter. Each figure is the minimum over the rounds, or over three loads from the cache, because a busy machine can
+only add time. Absolute times depend on the machine; only the ratio is meaningful.
 """
 
 import argparse

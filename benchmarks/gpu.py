@@ -12,7 +12,7 @@ the reason, and the exit code is 1.
 |---|---|
 | attention | log-probabilities of every available kernel match those of eager attention, within the dtype's precision |
 | engine | log-probabilities of sampled tokens match those of a plain forward pass in the same dtype |
-| trainer | GRPO steps are finite and change the weights; peak memory is within 50% of `rg-env doctor`'s estimate |
+| trainer | GRPO steps are finite and change the weights; peak GPU memory is within 50% of `rg-env doctor`'s estimate |
 | TRL | (if installed) `trl.GRPOTrainer` completes the same steps; the ratio of step times is reported |
 | vLLM | (if installed) the tiny policy learns with a server on the same GPU; log-probabilities match after each sync |
 """
@@ -139,7 +139,10 @@ def check_engine(shape: str, tokens: int) -> str:
         differences.append(float((theirs.cpu() - torch.tensor(completion.logprobs)).abs().mean()))
     worst = max(differences)
     if not worst <= TOLERANCE[HALF]:
-        raise Failed(f"sampled log-probabilities differ from those of a forward pass by {worst:.3g} on average")
+        raise Failed(
+            f"sampled log-probabilities differ from those of a forward pass by {worst:.3g} on average in the worst "
+            "completion"
+        )
     return (
         f"{count / seconds:,.0f} tokens/s ({len(prompts)} rollouts at once), log-probabilities "
         f"differ by {worst:.1e} on average in the worst completion"
@@ -173,7 +176,7 @@ class Clock(TrainerCallback):
 
 
 def check_trainer(shape: str, steps: int, tokens: int, times: dict[str, float]) -> str:
-    """Check that GRPO steps are finite, change the weights, and use about as much memory as estimated."""
+    """Check that GRPO steps are finite, change the weights and, on a GPU, use about as much memory as estimated."""
     model, tokenizer = policy_of(shape)
     before = next(p for p in model.parameters() if p.dim() > 1).detach().clone()
     clock = Clock()
@@ -267,7 +270,7 @@ def check_vllm(backend: str) -> str:
         raise Failed(f"the policy did not learn: accuracy {curve[0]:.2f} to {curve[-1]:.2f}")
     return (
         f"{backend}: accuracy {curve[0]:.2f} to {curve[-1]:.2f} in {len(curve)} steps, "
-        f"{statistics.median(syncs):.2f} s per sync, log-probabilities differ by at most {worst:.1e}"
+        f"{statistics.median(syncs):.2f} s per sync, mean differences in log-probabilities of at most {worst:.1e}"
     )
 
 

@@ -7,8 +7,8 @@
 Each release is installed in its own virtual environment, which requires uv and either access to the package registry or
 a filled uv cache. Loading is timed in a fresh process, with the rows in the cache, after importing everything that
 Verifiers needs for any environment; these imports, which Verifiers 0.3 and 0.4 make lazily, take up to ten seconds and
-are not part of rg_env's cost. Scoring is timed in one process with Verifiers 0.3.1, which has both APIs. Both score the
-same answers, through the functions that Verifiers calls to score a rollout (v0 `Rubric.score_rollout`, v1
+are not part of rg_env's cost. Scoring is timed in one process with Verifiers 0.3.1, which has both APIs. Both APIs
+score the same answers, through the functions that Verifiers calls to score a rollout (v0 `Rubric.score_rollout`, v1
 `Task.score`).
 """
 

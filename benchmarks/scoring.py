@@ -12,7 +12,7 @@
     .venv/bin/python benchmarks/scoring.py --times     # maximum time per answer, task by task
 
 The header above is inline script metadata (PEP 723). uv creates a separate environment for this file, because neither
-Verifiers 0.1.6, which is installed in `.venv`, nor 0.4.0 includes `ReasoningGymEnv`. Both sides run in one process.
+Verifiers 0.4.0, which is installed in `.venv`, nor 0.1.6 includes `ReasoningGymEnv`. Both sides run in one process.
 
 Each entry has three completions: its gold answer, another entry's gold answer, and reasoning with a short wrong answer.
 Upstream must not receive any other text, because the graders of nine of its tasks run answers as code. Upstream's
