@@ -28,7 +28,8 @@ FINISH_TIMEOUT_S = 3600.0
 _GRACE_S = 10.0
 """Time, in seconds, that a terminated upload has to remove its exported files before it is killed."""
 _WORKSPACE = ".hub-upload"
-"""Subfolder of the run's folder that contains a copy of the run and the output of the current upload."""
+"""Subfolder of the run's folder that contains the output of the current upload and, during training, a copy of the
+run."""
 
 
 class Uploads(TrainerCallback):

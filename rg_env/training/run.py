@@ -47,7 +47,7 @@ class Recorder(TrainerCallback):
 
     Args:
         evaluation: the evaluation and its schedule.
-        logging: settings for examples on the console, and for the number of rollouts in `rollouts.jsonl`.
+        logging: settings for examples on the console, and for the number of rollouts per step in `rollouts.jsonl`.
         interruption: tracks whether the run is ending early, without the last evaluation.
         resumed: whether the run was resumed from a checkpoint.
     """
@@ -188,7 +188,7 @@ def train(
             each evaluation row in the trainer's environment, before training and after each fifth of the run.
         resume: checkpoint to continue from as if the run had never stopped. "auto" selects the newest complete
             checkpoint in the output folder, if there is one.
-        logging: console output, and experiment trackers that receive the metrics (see `trackers`).
+        logging: console output, recorded rollouts, and experiment trackers that receive the metrics (see `trackers`).
         monitors: rules that print a warning or end the run (see `monitors`). Default: the trainer's own
             `MonitorCallback`, if it has one. Otherwise, all rules print a warning, and no rule ends the run.
         hub: uploads of the run (see `hub_uploads`). Default: no uploads.

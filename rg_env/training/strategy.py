@@ -9,7 +9,7 @@ A step with a non-finite loss or gradient is skipped, and the weights, optimizer
 `StepGuard` reports and counts skipped steps. Three consecutive skipped steps end the run. All processes skip a step
 together because a non-finite value on one process makes the shared gradient non-finite on all processes. DeepSpeed's
 ZeRO optimizers and the fp16 loss scaler skip such steps themselves. The scaler skips steps to find its scale, so these
-steps count toward the limit of three only if the loss itself is not finite.
+steps are reported and count toward the limit of three only if the loss itself is not finite.
 """
 
 import copy

@@ -5,7 +5,7 @@ model*.safetensors, config.json, ...   weights (with LoRA, only the adapter) and
 optimizer.pt, or a folder              the optimizer's state; DeepSpeed and FSDP2 write a folder
 trainer_state.json                     step and logged metrics
 resume.json                            settings that a resumed run must keep, and file sizes
-curriculum.json                        the curriculum's levels
+curriculum.json                        the curriculum's state
 scaler.pt                              the fp16 loss scaler
 resume_state_N.pt                      random state and current batch of process N
 previous_policy_N.safetensors          process N's reference for `kl_reference="previous"`

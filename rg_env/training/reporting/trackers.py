@@ -4,7 +4,8 @@ This module adds the following to accelerate's trackers:
 
 - If a tracker cannot be started, the run ends with a one-line error within a minute, before training starts. If a
   tracker fails later, it is dropped with a one-line warning on standard error. metrics.jsonl still has all metrics.
-- Questions and completions shown on the console are sent to W&B and Trackio as tables.
+- Questions and completions shown on the console are sent to W&B and Trackio as tables, unless `completion_tables`
+  is False.
 - Training metrics are logged under `train/`, and evaluation metrics keep their names (`eval/accuracy`).
 - W&B's environment variables take precedence over the config because they are the usual way to configure W&B.
 - If the caller has opened a W&B run, that run is used and left open.
