@@ -258,7 +258,7 @@ class SingleTurnHarnessConfig(vf.HarnessConfig):
     """Options of `SingleTurnHarness`."""
 
     request_timeout: float | None = Field(3600.0, gt=0, allow_inf_nan=False)
-    """Maximum time for one completion, in seconds. None means unlimited."""
+    """Timeout for each attempt of the request, in seconds. None means no limit."""
     max_retries: int = Field(2, ge=0)
     """Maximum number of retries by the `openai` client after a temporary failure."""
 
