@@ -1,4 +1,4 @@
-"""The accelerate files in configs/, through accelerate's own loader."""
+"""Tests of the accelerate files in configs/, with accelerate's own loader."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 ZERO3 = ["zero3.yaml", "zero3_cpu.yaml", "zero3_multinode.yaml"]
 FILES = [*ZERO3, "ddp.yaml", "fsdp2.yaml", "fsdp2_cpu.yaml", "single_gpu.yaml"]
 
-# What `accelerate launch` otherwise guesses or asks for.
+# Settings that `accelerate launch` otherwise guesses or asks for.
 REQUIRED = {
     "compute_environment",
     "debug",
@@ -37,7 +37,7 @@ def load(name: str) -> ClusterConfig:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_it_is_complete_and_loads_as_written(name: str) -> None:
+def test_files_are_complete_and_load_as_written(name: str) -> None:
     written: dict[str, Any] = yaml.safe_load((CONFIGS / name).read_text())
     assert set(written) >= REQUIRED
     loaded = load(name).to_dict()
@@ -45,12 +45,12 @@ def test_it_is_complete_and_loads_as_written(name: str) -> None:
 
 
 def test_every_file_is_tested() -> None:
-    """Every shipped file except base.yaml, which is for training runs (tests/training/test_configs.py)."""
+    """base.yaml is not an accelerate file; tests/training/test_configs.py covers it."""
     assert {path.name for path in CONFIGS.glob("*.yaml")} - {"base.yaml"} == set(FILES)
 
 
 def test_the_commands_in_the_heads_start_a_server_that_takes_weights() -> None:
-    """The command is rg_env's own, because a server started differently is rejected."""
+    """Only servers started with rg_env's own command accept weights."""
     for name in ("zero3.yaml", "zero3_multinode.yaml"):
         head = " ".join((CONFIGS / name).read_text().replace("#", " ").replace("\\", " ").split())
         for host in ("127.0.0.1", "10.0.0.1"):
@@ -68,7 +68,7 @@ def test_the_launcher_asks_for_zero_3(name: str) -> None:
 
 @pytest.mark.parametrize("name", ZERO3)
 def test_accumulation_and_clipping_are_left_to_the_training_arguments(name: str) -> None:
-    """A number that differs from the training arguments ends the run; 'auto' makes accelerate's int() fail."""
+    """A number that differs from the training arguments ends the run, and 'auto' fails in accelerate's int()."""
     assert not {"gradient_accumulation_steps", "gradient_clipping"} & set(load(name).deepspeed_config)
 
 
@@ -78,7 +78,7 @@ FSDP = {"distributed_type": "FSDP", "deepspeed_config": None, "fsdp_config": {"f
 
 
 def differences(name: str) -> dict[str, Any]:
-    """Differences between a file and zero3.yaml."""
+    """Return the settings of a file that differ from zero3.yaml."""
     gpu, other = (yaml.safe_load((CONFIGS / file).read_text()) for file in ("zero3.yaml", name))
     return {key: other.get(key) for key in gpu.keys() | other.keys() if gpu.get(key) != other.get(key)}
 
@@ -95,5 +95,5 @@ def differences(name: str) -> dict[str, Any]:
     ],
 )
 def test_the_other_files_differ_only_where_they_must(name: str, expected: dict[str, Any]) -> None:
-    """The reference is zero3.yaml, which explains the keys."""
+    """zero3.yaml is the reference, and explains the settings."""
     assert differences(name) == expected

@@ -1,4 +1,4 @@
-"""`.ci/run` as a process, in a copy of a checkout whose tools are stand-ins."""
+"""Tests of `.ci/run` as a process, in a copy of the checkout with stand-ins for the tools."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ RESULTS = {
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A checkout whose README's test command passes and leaves the results of one run."""
+    """Make a checkout whose README's test command passes and writes the results of one run."""
     shutil.copytree(REPOSITORY / ".ci", tmp_path / ".ci")
     tools = tmp_path / ".venv" / "bin"
     tools.mkdir(parents=True)
@@ -79,7 +79,7 @@ def test_green_run_ends_with_the_curve_and_pytests_closing_line(checkout: Path) 
     assert (checkout / "stack").exists()
 
 
-def test_failing_tests_fail_it_and_the_linters_still_run(checkout: Path) -> None:
+def test_failing_tests_fail_ci_and_the_linters_still_run(checkout: Path) -> None:
     set_test_command(checkout, "echo '== 1 failed, 11 passed in 3.4s =='\nfalse\necho unreachable")
     done = ci(checkout)
     assert done.returncode == 1
@@ -88,19 +88,19 @@ def test_failing_tests_fail_it_and_the_linters_still_run(checkout: Path) -> None
 
 
 @pytest.mark.parametrize("tool", ["ruff", "mypy"])
-def test_a_failing_tool_fails_it(checkout: Path, tool: str) -> None:
+def test_a_failing_tool_fails_ci(checkout: Path, tool: str) -> None:
     (checkout / ".venv" / "bin" / tool).write_text("#!/bin/sh\nexit 1\n")
     assert ci(checkout).returncode == 1
 
 
-def test_a_missing_learning_curve_fails_it(checkout: Path) -> None:
+def test_a_missing_learning_curve_fails_ci(checkout: Path) -> None:
     set_test_command(checkout, "echo '== 12 passed in 3.4s =='")
     done = ci(checkout)
     assert done.returncode == 1
     assert "did the end-to-end test run?" in done.stderr
 
 
-def test_a_readme_without_a_test_command_is_said(checkout: Path) -> None:
+def test_a_readme_without_a_test_command_is_reported(checkout: Path) -> None:
     (checkout / "README.md").write_text("no block here\n")
     done = ci(checkout)
     assert done.returncode == 2
@@ -108,21 +108,23 @@ def test_a_readme_without_a_test_command_is_said(checkout: Path) -> None:
 
 
 @pytest.mark.parametrize("works", [True, False])
-def test_chromium_is_installed_where_that_can_be_done(checkout: Path, works: bool) -> None:
-    """Root installs it with apt-get. If that fails, a line reports it, and CI continues."""
-    without = checkout / "without"  # what the system has, but no browser
+def test_chromium_is_installed_if_possible(checkout: Path, works: bool) -> None:
+    """Root installs Chromium with apt-get. If that fails, a line reports it and CI continues."""
+    without = checkout / "without"  # the system's tools without a browser
     without.mkdir()
     for tool in (*Path("/usr/bin").iterdir(), *Path("/bin").iterdir()):
         if not tool.name.startswith(("chrom", "apt-get")) and not (without / tool.name).exists():
             (without / tool.name).symlink_to(tool)
     system = checkout / "system"
-    (system / "chromedriver").unlink()  # one alone is not enough
+    (system / "chromedriver").unlink()  # one of the two is not enough
     copies = "; ".join(f"cp {system}/id {system}/{name}" for name in ("chromium", "chromedriver"))
     puts = f'case "$*" in *install*"chromium chromium-driver") {copies};; esac'
     put_tool(system / "apt-get", puts if works else "echo no network >&2; exit 100")
     put_tool(system / "id", "echo 0")
     done = ci(checkout, str(without))
     assert done.returncode == 0, done.stdout + done.stderr
-    said = "Chromium is missing and could not be installed; the tests that need a browser are skipped" in done.stdout
-    assert said is not works
+    reported = (
+        "Chromium is missing and could not be installed; the tests that need a browser are skipped" in done.stdout
+    )
+    assert reported is not works
     assert (system / "chromedriver").exists() is works

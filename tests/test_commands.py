@@ -1,4 +1,4 @@
-"""Behavior that all programs share: one-line errors, exit codes, keys from `.env`."""
+"""Tests of behavior that all programs share: one-line errors, exit codes, keys from `.env`."""
 
 import errno
 import os
@@ -28,7 +28,7 @@ def program_of(main: str) -> str:
 def run_program(
     main: str, environment: dict[str, str], stdout: Any = subprocess.PIPE, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program with this `main` to its end; its environment has no keys, but these additional variables."""
+    """Run a program with this `main` to completion, with the given environment variables and without keys."""
     left_out = {"PYTHONIOENCODING", "WANDB_API_KEY", "HF_TOKEN"}
     inherited = {name: value for name, value in os.environ.items() if name not in left_out}
     command, variables = [sys.executable, "-c", program_of(main)], {**inherited, **environment}
@@ -44,7 +44,7 @@ def run_program(
     ],
 )
 def test_errors_become_one_line(error: BaseException, code: int, line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The line is on standard error, with the error's exit code and without a traceback."""
+    """The line is printed to stderr without a traceback, and the exit code is the error's."""
     with pytest.raises(SystemExit) as caught:
         run_command(lambda: fail(error))
     assert caught.value.code == code
@@ -52,14 +52,14 @@ def test_errors_become_one_line(error: BaseException, code: int, line: str, caps
 
 
 def test_a_program_runs_without_standard_output(tmp_path: Path) -> None:
-    """Python sets `sys.stdout` to None in that case."""
+    """Python sets `sys.stdout` to None if standard output is closed."""
     shell = 'exec "$0" -c "$1" <&- >&- 2>&-'
     command = ["sh", "-c", shell, sys.executable, program_of("3 + sys.stdout.isatty()")]
     assert subprocess.run(command, cwd=tmp_path, check=False).returncode == 3
 
 
-def test_an_interrupt_behind_another_error(capsys: pytest.CaptureFixture[str]) -> None:
-    """An error that a library raises while it cleans up after Ctrl-C does not hide the interrupt."""
+def test_an_interrupt_hidden_by_another_error_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    """If a library raises another error while it cleans up after Ctrl-C, the program still reports the interrupt."""
 
     def clean_up() -> None:
         try:
@@ -85,7 +85,7 @@ def test_an_interrupt_while_keys_are_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / ".env")
     command = [sys.executable, "-c", program_of("0")]
     program = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-    with (tmp_path / ".env").open("w"):  # blocks until the program reads
+    with (tmp_path / ".env").open("w"):  # blocks until the program opens the file
         program.send_signal(signal.SIGINT)
         _, err = program.communicate(timeout=60)
     assert (program.returncode, err) == (130, "interrupted\n")
@@ -99,7 +99,7 @@ def test_bugs_keep_their_traceback() -> None:
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("shown", PRINTS)
 def test_a_closed_pipe_ends_a_program_quietly(shown: str, unbuffered: str) -> None:
-    """As with `| head`: the exit code of SIGPIPE and no traceback, for any amount of output."""
+    """With `| head`, for example, a program exits with SIGPIPE's code and no traceback, for any amount of output."""
     read, write = os.pipe()
     os.close(read)
     try:
@@ -113,7 +113,7 @@ def test_a_closed_pipe_ends_a_program_quietly(shown: str, unbuffered: str) -> No
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("shown", PRINTS)
 def test_output_that_cannot_be_written_is_one_line(shown: str, unbuffered: str) -> None:
-    """As on a full disk: no traceback, for any amount of output."""
+    """On a full disk, a program prints one line and no traceback, for any amount of output."""
     with FULL.open("w") as full:
         done = run_program(shown, {"PYTHONUNBUFFERED": unbuffered}, stdout=full)
     assert done.returncode == 1
@@ -123,7 +123,7 @@ def test_output_that_cannot_be_written_is_one_line(shown: str, unbuffered: str) 
 
 
 def test_a_file_on_a_full_disk_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """Other system errors are raised, because they may be bugs."""
+    """Other system errors are raised unchanged, because they may be bugs."""
     with pytest.raises(SystemExit) as caught:
         run_command(lambda: fail(OSError(errno.ENOSPC, "No space left on device", "run/metrics.jsonl")))
     assert caught.value.code == 1
@@ -147,7 +147,7 @@ def test_characters_outside_the_encoding_are_escaped(environment: dict[str, str]
 
 
 def test_another_broken_pipe_is_an_error() -> None:
-    """A worker or server that has ended is not mistaken for closed output."""
+    """A broken pipe to a worker or server is not mistaken for closed output."""
     with pytest.raises(BrokenPipeError):
         run_command(lambda: fail(BrokenPipeError()))
 
@@ -180,7 +180,7 @@ def test_an_unreadable_env_file_is_one_line(content: bytes | None, reason: str, 
 
 
 def test_errors_are_printed_without_control_codes(capsys: pytest.CaptureFixture[str]) -> None:
-    """Errors may quote a model, a server or a file. Line breaks and letters of all languages are kept."""
+    """Errors may quote text from a model, a server or a file. Line breaks and letters of all languages are kept."""
     with pytest.raises(SystemExit):
         run_command(lambda: fail(InputError("2 mistakes\n  'größe 語'\x1b[31m\r\x9b\u202e\ud800\u2028")))
     assert capsys.readouterr().err == "error: 2 mistakes\n  'größe 語'\\x1b[31m\\r\\x9b\\u202e\\ud800\\u2028\n"
@@ -215,7 +215,7 @@ run_command(main)
     ("end", "code"), [("3", 3), ("(_ for _ in ()).throw(InputError('bad'))", 2)], ids=["code", "error"]
 )
 def test_a_process_of_a_group_does_not_finalize_the_interpreter(end: str, code: int) -> None:
-    """gloo's threads could abort the process there. Registered exit handlers still run."""
+    """gloo's threads could abort the process during finalization. Registered exit handlers still run."""
     done = subprocess.run(
         [sys.executable, "-c", GROUP.replace("END", end)], capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""The page about the environment, in the Environments Hub's format, agrees with the code."""
+"""Tests that the page about the environment, in the Environments Hub's format, agrees with the code."""
 
 import ast
 import inspect
@@ -20,7 +20,7 @@ SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", ENVIRONMENT, re.MULTI
 
 
 def table(text: str) -> list[list[str]]:
-    """The cells of the first table, without its header."""
+    """Return the cells of the first table, without its header."""
     (found, *_) = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in found.splitlines()[2:]]
 
@@ -29,11 +29,11 @@ def names(cell: str) -> list[str]:
     return re.findall(r"`(.+?)`", cell)
 
 
-def test_the_sections_are_the_hubs() -> None:
+def test_the_sections_are_those_of_the_hub() -> None:
     assert [*SECTIONS][:6] == ["Overview", "Datasets", "Task", "Quickstart", "Environment Arguments", "Metrics"]
 
 
-def test_the_overview_says_what_the_package_declares() -> None:
+def test_the_overview_agrees_with_the_package_metadata() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert f"- **Environment ID**: `{project['name']}`\n" in SECTIONS["Overview"]
     (tags,) = re.findall(r"^- \*\*Tags\*\*: (.+)$", SECTIONS["Overview"], re.MULTILINE)
@@ -41,7 +41,7 @@ def test_the_overview_says_what_the_package_declares() -> None:
 
 
 def test_the_arguments_are_those_of_load_environment_with_their_defaults() -> None:
-    """Covers the arguments of every installation, and the additional ones of Verifiers' v1 and v0 objects."""
+    """The table has the arguments of every installation, and the additional ones of Verifiers' v1 and v0 objects."""
     parameters = dict(inspect.signature(ReasoningGym).parameters)
     parameters |= {
         "split": inspect.Parameter("split", inspect.Parameter.KEYWORD_ONLY, default="eval"),
@@ -55,9 +55,9 @@ def test_the_arguments_are_those_of_load_environment_with_their_defaults() -> No
     assert documented.keys() == parameters.keys()
     rewards = {reward.name: reward.weight for reward in resolve_rewards(parameters["rewards"].default)}
     assert documented.pop("rewards") == ", ".join(f"`{name}` {weight}" for name, weight in rewards.items())
-    said = {"none": None, '"Think step by step, …"': SYSTEM_PROMPT}
+    literals = {"none": None, '"Think step by step, …"': SYSTEM_PROMPT}
     for name, text in documented.items():
-        value = said[text] if text in said else ast.literal_eval(text.strip("`"))
+        value = literals[text] if text in literals else ast.literal_eval(text.strip("`"))
         assert value == parameters[name].default, name
 
 
@@ -69,16 +69,16 @@ def test_the_tasksets_options_are_its_fields() -> None:
 
 def test_every_release_of_the_matrix_is_in_the_table() -> None:
     """A release is marked as checked in CI only if it is."""
-    said: dict[str, str] = {}
+    checks: dict[str, str] = {}
     for release, _, checked in table(SECTIONS["Releases"]):
-        said |= dict.fromkeys(re.findall(r"\b0\.\d[\w.]*", release.split(" with ")[0]), checked)
-    assert said.keys() == {release.version for release in RELEASES}
-    assert {version for version, checked in said.items() if checked == "in CI"} == {
+        checks |= dict.fromkeys(re.findall(r"\b0\.\d[\w.]*", release.split(" with ")[0]), checked)
+    assert checks.keys() == {release.version for release in RELEASES}
+    assert {version for version, checked in checks.items() if checked == "in CI"} == {
         release.version for release in RELEASES if release.project
     }
 
 
-def test_sizes_and_rewards_are_said_as_they_are() -> None:
+def test_sizes_and_rewards_are_the_defaults() -> None:
     parameters = inspect.signature(ReasoningGym).parameters
     sizes = [parameters[f"num_{split}_examples"].default for split in ("train", "eval")]
     assert "{:,} questions for training and {:,} for evaluation".format(*sizes) in SECTIONS["Datasets"]
@@ -87,7 +87,7 @@ def test_sizes_and_rewards_are_said_as_they_are() -> None:
 
 
 def test_the_metrics_are_those_of_the_rubrics() -> None:
-    """For all gradings together, including metrics that only some of them have."""
+    """The table covers all gradings, including metrics that only some of them have."""
     found: set[str] = set()
     for options in ({}, {"grading": "partial"}, {"grading": "upstream"}, {"gym": ["leg_counting", "chain_sum"]}):
         env = ReasoningGym(**{"gym": "maze", "num_train_examples": 2, "num_eval_examples": 0, **options})

@@ -1,4 +1,4 @@
-"""Runs `benchmarks/gpu.py`, which checks a GPU machine, on the CPU."""
+"""Tests of `benchmarks/gpu.py`, which checks a GPU machine, on a CPU."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "gpu.py"
-# As on a machine that has no more than the script says it needs.
+# Simulates a machine with only the packages that the script requires.
 BARE = """
 import importlib.abc, runpy, sys
 
@@ -28,10 +28,10 @@ finally:
 
 @pytest.mark.slow
 def test_all_checks_pass_with_the_tiny_policy() -> None:
-    """Prints a table with a line for each check and exits with 0, without Verifiers, Reasoning Gym and datasets."""
-    asked = [str(SCRIPT), "--shapes", "tiny", "--steps", "3", "--max-tokens", "12", "--without", "trl", "vllm"]
+    """The script prints a line for each check and needs neither Verifiers, Reasoning Gym nor datasets."""
+    arguments = [str(SCRIPT), "--shapes", "tiny", "--steps", "3", "--max-tokens", "12", "--without", "trl", "vllm"]
     done = subprocess.run(
-        [sys.executable, "-c", BARE, *asked], capture_output=True, text=True, timeout=280, check=False
+        [sys.executable, "-c", BARE, *arguments], capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     rows = [line for line in done.stdout.splitlines() if line.startswith("| ")]
@@ -40,8 +40,8 @@ def test_all_checks_pass_with_the_tiny_policy() -> None:
 
 
 @pytest.mark.slow
-def test_a_check_that_does_not_pass_is_loud() -> None:
-    """The check's line has the reason, and the exit code is 1."""
+def test_a_failed_check_is_reported() -> None:
+    """The line has the reason, and the exit code is 1."""
     code = (
         f"import runpy, sys\nsys.argv = {[str(SCRIPT), '--shapes', 'tiny', '--max-tokens', '4']!r}\n"
         f"module = runpy.run_path({str(SCRIPT)!r}, run_name='gpu')\n"

@@ -1,4 +1,4 @@
-"""The wheel and the source distribution, built by the real backend, offline."""
+"""Tests of the wheel and the source distribution, built offline by the real backend."""
 
 import re
 import subprocess
@@ -38,7 +38,7 @@ def metadata(wheel: zipfile.ZipFile) -> Message:
 
 
 def package_files() -> set[str]:
-    """Every file of the package in the checkout, except compiled files."""
+    """Return every file of the package in the checkout, except compiled files."""
     files = (path for path in (REPOSITORY / "rg_env").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     return {path.relative_to(REPOSITORY).as_posix() for path in files}
 
@@ -49,16 +49,15 @@ def test_the_wheel_holds_the_package_with_its_data_and_nothing_else(wheel: zipfi
     assert in_wheel == package_files() | added
 
 
-def test_vf_eval_finds_its_sizes_beside_the_module(wheel: zipfile.ZipFile) -> None:
-    """Verifiers 0.1.9 to 0.3.1 read the sizes there."""
+def test_vf_eval_finds_its_sizes_next_to_the_module(wheel: zipfile.ZipFile) -> None:
+    """Verifiers 0.1.9 to 0.3.1 read the sizes from this file."""
     sizes = tomllib.loads(wheel.read("rg_env/pyproject.toml").decode())["tool"]["verifiers"]["eval"]
     assert sizes.keys() == {"num_examples", "rollouts_per_example"}
     assert all(type(size) is int and size > 0 for size in sizes.values())
 
 
 def test_the_environment_works_from_the_wheel_alone(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
-    """The unpacked wheel, in a process without access to the checkout: rows, gold answers, graders in worker processes,
-    the command."""
+    """The wheel is unpacked and used by a process without access to the checkout."""
     site = tmp_path / "site"
     wheel.extractall(site)
     code = """
@@ -85,7 +84,7 @@ except SystemExit as ended:
 
 
 def test_tags_are_words_that_the_hub_can_filter_by() -> None:
-    """`prime env push` reads the tags from [project], where PEP 621 has no such key, so a build must ignore them."""
+    """`prime env push` reads the tags from [project]. PEP 621 does not define this key, so a build must ignore it."""
     tags = PROJECT["project"]["tags"]
     assert len(set(tags)) == len(tags) > 0
     assert all(re.fullmatch("[a-z]+(-[a-z]+)*", tag) for tag in tags)
@@ -93,7 +92,7 @@ def test_tags_are_words_that_the_hub_can_filter_by() -> None:
 
 
 def test_benchmarks_of_the_repository_are_found_without_a_clone(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
-    """The wheel is unpacked as by pip. From any other folder, the same files are found, not a folder of the user's."""
+    """Outside a clone, the wheel's own files are used, even if the working directory has a folder of the same name."""
     wheel.extractall(tmp_path / "site")
     own = tmp_path / "cwd" / "configs" / "lm_eval"
     own.mkdir(parents=True)
@@ -110,12 +109,12 @@ def test_the_wheel_is_small(wheel: zipfile.ZipFile) -> None:
     assert sum(entry.compress_size for entry in wheel.infolist()) < 5 * 2**20
 
 
-def test_licence_and_python_versions(wheel: zipfile.ZipFile, metadata: Message) -> None:
+def test_license_and_python_versions(wheel: zipfile.ZipFile, metadata: Message) -> None:
     assert metadata["Name"] == "rg-env"
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.11", "no upper bound: others import the package"
-    (licence,) = [name for name in wheel.namelist() if name.endswith(".dist-info/licenses/LICENSE")]
-    assert "Apache License" in wheel.read(licence).decode()
+    (license_file,) = [name for name in wheel.namelist() if name.endswith(".dist-info/licenses/LICENSE")]
+    assert "Apache License" in wheel.read(license_file).decode()
 
 
 def test_base_dependencies_are_light_and_unbounded_upward(metadata: Message) -> None:
@@ -132,7 +131,7 @@ def test_extras_and_command(wheel: zipfile.ZipFile, metadata: Message) -> None:
 
 
 def test_an_evaluation_alone_reads_keys_from_dotenv(metadata: Message) -> None:
-    """As documented. Without the package, the file would be ignored silently."""
+    """The documentation promises this. Without python-dotenv, the file would be silently ignored."""
     requirements = [Requirement(text) for text in metadata.get_all("Requires-Dist", [])]
     of_eval = {each.name for each in requirements if each.marker and each.marker.evaluate({"extra": "eval"})}
     assert "python-dotenv" in of_eval

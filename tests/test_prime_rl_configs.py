@@ -1,4 +1,4 @@
-"""The parts of the prime-rl configs that can be checked without prime-rl: the options of our own taskset.
+"""Tests of the prime-rl configs without prime-rl, which check the options of rg_env's taskset.
 
 tests/matrix/test_prime_rl.py loads the configs into prime-rl's own classes.
 """
@@ -25,9 +25,9 @@ ORCHESTRATOR: dict[str, Any] = RUN["orchestrator"]
 TRAIN, EVAL = ORCHESTRATOR["train"]["source"], ORCHESTRATOR["eval"]["source"]
 SOURCES = {source["name"]: source["env"]["taskset"] for source in [*TRAIN, *EVAL]}
 TEMPLATE_TOKENS = 64
-"""More than a chat template adds to a system and a user message."""
+"""Upper bound for the tokens that a chat template adds to a system and a user message."""
 
-# The taskset's fields that a file may set; prime-rl's own classes refuse any other.
+# The taskset's fields that a file may set; prime-rl's own classes reject any other.
 FIELDS = {
     "id",
     "split",
@@ -67,8 +67,8 @@ def test_a_source_names_our_taskset_with_tasks_and_rewards_that_exist(name: str)
     assert {reward.name: reward.weight for reward in rewards}["correctness"] == 1.0
 
 
-def test_one_evaluation_asks_what_is_trained_on_and_one_what_is_not() -> None:
-    """Both use questions of the evaluation split, and their reward is the accuracy."""
+def test_evaluations_cover_trained_and_held_out_tasks() -> None:
+    """Both evaluations use the evaluation split, and their reward is the accuracy."""
     trained, same, held_out = (Mixture.parse(SOURCES[name]["gym"]) for name in SOURCES)
     assert same == trained
     assert not set(held_out.names) & set(trained.names)
@@ -78,7 +78,7 @@ def test_one_evaluation_asks_what_is_trained_on_and_one_what_is_not() -> None:
         assert SOURCES[source["name"]]["rewards"] == {"correctness": 1.0}
 
 
-def test_steps_are_whole_groups_and_no_question_comes_twice() -> None:
+def test_steps_have_whole_groups_and_no_question_is_repeated() -> None:
     for changed in [{}, tomllib.loads((CONFIGS / "multi_node.toml").read_text())["orchestrator"]]:
         values = {**ORCHESTRATOR, **changed}
         assert values["batch_size"] % values["group_size"] == 0
@@ -92,28 +92,28 @@ def test_the_rows_can_be_drawn_and_their_prompts_leave_room_for_the_answer(name:
     assert len(drawn) == SOURCES[name][f"num_{SOURCES[name]['split']}_examples"]
     sampling = ORCHESTRATOR["train" if SOURCES[name]["split"] == "train" else "eval"]["sampling"]
     room = RUN["seq_len"] - sampling["max_completion_tokens"] - TEMPLATE_TOKENS
-    # A token of a byte-level tokenizer, as Qwen's, is a byte at least.
+    # With a byte-level tokenizer such as Qwen's, each token is at least one byte.
     assert max(len(f"{SYSTEM_PROMPT}{row['question']}".encode()) for row in drawn) <= room
     assert RUN["inference"]["vllm"]["max_model_len"] == RUN["seq_len"]
 
 
-def test_tasks_take_turns_since_prime_rl_asks_in_the_order_of_rows() -> None:
+def test_rows_alternate_between_tasks_because_prime_rl_keeps_their_order() -> None:
     """Each task has some of the 16 questions in a step."""
     taskset = SOURCES[TRAIN[0]["name"]]
     first = [row["info"]["rg_task"] for row in rows(taskset)[:16]]
     assert set(first) == {task["name"] for task in taskset["gym"]}
 
 
-def test_the_file_for_several_nodes_holds_only_what_it_changes() -> None:
+def test_the_multi_node_file_contains_only_changed_values() -> None:
     before = dict(leaves(RUN))
     for path, value in leaves(tomllib.loads((CONFIGS / "multi_node.toml").read_text())):
         assert before.get(path) != value, path
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_the_head_says_what_is_needed_what_to_run_and_what_was_not_run(path: Path) -> None:
+def test_the_head_comment_states_hardware_commands_and_untested_parts(path: Path) -> None:
     head = "".join(line for line in path.read_text().splitlines(True) if line.startswith("#")).split("\n\n")[0]
-    for said in ("Hardware:", "uv run --no-sync rl @", "--dry-run", "not been run", "559b44772e47 (2026-08-21)"):
-        assert said in head
+    for text in ("Hardware:", "uv run --no-sync rl @", "--dry-run", "not been run", "559b44772e47 (2026-08-21)"):
+        assert text in head
     for named in re.findall(r"(?:configs|tests)/[\w/-]+\.(?:toml|py)", head):
         assert (ROOT / named).is_file()

@@ -1,4 +1,5 @@
-"""setup.sh as a process, in a copy of the checkout, with stand-ins for uv, nvidia-smi and uname on its PATH."""
+"""Tests of setup.sh as a process, in a copy of the checkout, with stand-ins for uv, nvidia-smi and uname on its
+PATH."""
 
 import shutil
 import stat
@@ -12,7 +13,7 @@ REPOSITORY = Path(__file__).parents[1]
 LOCK = tomllib.loads((REPOSITORY / "uv.lock").read_text())
 SYNC = "sync --frozen --inexact --compile-bytecode --python >=3.11,<3.14"
 
-# Writes down each call; makes a .venv as `uv sync` would, whose python imports flash_attn only where a file says so.
+# Logs each call and makes a .venv as `uv sync` would, whose python can import flash_attn only if FAKE_FLASH_ATTN=0.
 FAKE_UV = """\
 #!/bin/sh
 echo "$*" >> "$HOME/uv.log"
@@ -29,19 +30,20 @@ fi
 """
 
 
-# The system tools that setup.sh and the stand-ins use. The real /usr/bin stays off the PATH: it may hold uv, curl, ...
+# The system tools that setup.sh and the stand-ins use. The real /usr/bin is not on the PATH, because it may contain uv
+# or curl.
 TOOLS = ("bash", "sh", "env", "cat", "sed", "dirname", "install", "mkdir", "chmod", "cp")
 
 
 def executable(path: Path, text: str) -> Path:
-    path.unlink(missing_ok=True)  # never through a link, into the real tool
+    path.unlink(missing_ok=True)  # a link would lead to the real tool
     path.write_text(text)
     path.chmod(0o755)
     return path
 
 
 class Machine:
-    """A checkout and a machine to set it up on. Only the system's own tools are taken from the real machine's PATH."""
+    """A checkout and a machine to set it up on. Of the real machine's tools, only those in TOOLS are on the PATH."""
 
     def __init__(self, root: Path) -> None:
         self.checkout, self.bin, self.home = root / "checkout", root / "bin", root / "home"
@@ -187,7 +189,8 @@ def test_an_active_environment_elsewhere_does_not_count(machine: Machine) -> Non
 
 @pytest.mark.parametrize("way", ["pip", "pipx", "too old"])
 def test_a_missing_uv_is_installed(machine: Machine, way: str) -> None:
-    """pip installs uv into the checkout or, if pip fails, pipx. A uv that is too old for pyproject.toml is replaced."""
+    """pip installs uv into the checkout; if that fails, pipx is used. A uv that is too old for pyproject.toml is
+    replaced."""
     uv = executable(machine.home / "uv", FAKE_UV)
     (machine.bin / "uv").unlink()
     if way == "too old":
@@ -215,7 +218,7 @@ def test_no_way_to_get_uv_is_one_clear_error(machine: Machine) -> None:
     ]
 
 
-def test_python_is_downloaded_where_none_fits(machine: Machine) -> None:
+def test_python_is_downloaded_if_none_fits(machine: Machine) -> None:
     assert machine.setup(FAKE_PYTHON_FIND="2").returncode == 0
     assert "python install 3.12" in machine.uv_calls
     syncs = len(machine.syncs)
@@ -226,7 +229,8 @@ def test_python_is_downloaded_where_none_fits(machine: Machine) -> None:
 
 
 def test_platforms(machine: Machine) -> None:
-    """Unsupported platforms are rejected before anything is installed; macOS has neither CUDA nor vLLM's CPU build."""
+    """Unsupported platforms are rejected before anything is installed; macOS supports neither CUDA nor vLLM's CPU
+    build."""
     machine.install("uname", '#!/bin/sh\n[ "$1" = -s ] && echo Linux || echo riscv64\n')
     done = machine.setup()
     assert (done.returncode, machine.uv_calls) == (1, [])

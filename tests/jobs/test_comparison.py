@@ -1,4 +1,4 @@
-"""Comparison of a sweep's runs: figures checked against textbook formulas, the table and the plot."""
+"""Tests of comparing a sweep's runs: figures are checked against textbook formulas, then the table and the plot."""
 
 import json
 import math
@@ -20,7 +20,7 @@ from rg_env.errors import InputError
 from rg_env.jobs.comparison import Comparison, compare, print_comparison, write_comparison
 
 T95 = {3: 4.303}
-"""Two-sided 95% of Student's t, from a printed table, by the number of values."""
+"""Two-sided 95% quantile of Student's t by the number of values, from a printed table."""
 RATES = [{"training.learning_rate": rate, "seed": seed} for rate in (1e-6, 2e-6) for seed in (0, 1, 2)]
 KEYS = ("accuracy", "greedy_accuracy", "reward", "mean_completion_tokens")
 FIGURES = {
@@ -34,7 +34,7 @@ SHARES = ("accuracy_before", "accuracy_after", "greedy_after", "held_out_after")
 
 
 class Folder:
-    """The folder of a sweep, with the files of its runs."""
+    """A sweep's folder, with the files of its runs."""
 
     def __init__(self, folder: Path, points: Sequence[dict[str, Any]]):
         self.folder = folder
@@ -75,7 +75,7 @@ Printed = Callable[[Comparison], list[str]]
 
 @pytest.fixture
 def printed(capsys: pytest.CaptureFixture[str]) -> Printed:
-    """Prints a comparison and returns the lines."""
+    """Return a function that prints a comparison and returns the lines."""
 
     def lines(comparison: Comparison) -> list[str]:
         print_comparison(comparison)
@@ -85,7 +85,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Printed:
 
 
 def test_figures_are_means_over_seeds_with_intervals(make: Callable[..., Folder]) -> None:
-    """Student's intervals match the textbook and a printed table; intervals of proportions stay between 0 and 1."""
+    """Student's intervals match a printed table, and intervals of proportions stay between 0 and 1."""
     sweep = make(*RATES)
     for number in range(6):
         sweep.leave(number)
@@ -109,7 +109,7 @@ def test_figures_are_means_over_seeds_with_intervals(make: Callable[..., Folder]
 
 
 def test_two_seeds_have_no_interval(make: Callable[..., Folder], printed: Printed) -> None:
-    """It would be almost as wide as the scale, so the table shows the two values instead."""
+    """With two seeds, an interval would be almost as wide as the scale, so the table shows both values."""
     sweep = make({"seed": 0}, {"seed": 1})
     for number, accuracy in enumerate((0.3, 0.2)):
         held_out = {"n": 5, "accuracy": 0.5, "intervals": {}} if number else None
@@ -126,7 +126,7 @@ def test_two_seeds_have_no_interval(make: Callable[..., Folder], printed: Printe
 
 
 def test_a_single_run_has_the_interval_over_its_questions(make: Callable[..., Folder]) -> None:
-    """It comes from the run's evaluation, even if other seeds have not finished. Seconds have no interval."""
+    """The interval comes from the run's evaluation, even if other seeds have not finished. Seconds have no interval."""
     sweep = make({"seed": 0, "lora.r": 4}, {"seed": 1, "lora.r": 4}, {"seed": 0, "lora.r": 8})
     for number in (0, 2):
         sweep.leave(number)
@@ -143,7 +143,7 @@ def test_a_single_run_has_the_interval_over_its_questions(make: Callable[..., Fo
 
 
 def test_runs_that_do_not_count_are_named_with_number_and_reason(make: Callable[..., Folder], printed: Printed) -> None:
-    """The number is that of Slurm's array; text from files is shown as data."""
+    """The number is the index in Slurm's array, and text from files is shown without control characters."""
     sweep = make(*RATES)
     (sweep.folder / "logs").mkdir()
     sweep.leave(0)
@@ -170,7 +170,7 @@ def test_runs_that_do_not_count_are_named_with_number_and_reason(make: Callable[
 
 @pytest.mark.parametrize("name", ["train_results.json", "metrics.jsonl"])
 def test_a_damaged_file_of_a_run_is_named(make: Callable[..., Folder], name: str) -> None:
-    """A single error names a remedy, and no figures are computed from the rest."""
+    """Nothing is computed from the other files, and the error names a fix."""
     sweep = make(*RATES[:2])
     sweep.leave(0)
     file = sweep.folder / "point=0" / name
@@ -188,9 +188,9 @@ def test_folders_without_a_sweep_are_refused(tmp_path: Path, text: str | None) -
         compare(tmp_path)
 
 
-def test_the_files_are_written_though_nobody_reads_the_table(make: Callable[..., Folder]) -> None:
-    """The command ends silently, as if by SIGPIPE. If files cannot be written, the table and a one-line error are
-    shown."""
+def test_the_files_are_written_even_if_stdout_is_closed(make: Callable[..., Folder]) -> None:
+    """The command exits as if by SIGPIPE. If a file cannot be written, it still prints the table, and a one-line
+    error."""
     sweep = make(*RATES[:1])
     sweep.leave(0)
     command = [sys.executable, "-m", "rg_env.cli.main", "compare", str(sweep.folder)]
@@ -212,7 +212,7 @@ def test_the_files_are_written_though_nobody_reads_the_table(make: Callable[...,
 
 
 def test_the_table_is_on_the_console_and_in_files(make: Callable[..., Folder], printed: Printed) -> None:
-    """Both have the same cells, without figures that no run has."""
+    """The console and the files have the same cells, without columns that no run has values for."""
     sweep = make(*RATES)
     for number in range(6):
         sweep.leave(number, held_out=False)
@@ -238,10 +238,7 @@ def test_the_table_is_on_the_console_and_in_files(make: Callable[..., Folder], p
 
 
 @pytest.mark.parametrize("values", [[f"{'a' * 99}{x}{'b' * 99}" for x in ("", "x")], [None, "null"], ["\x1b[31m", 1]])
-def test_values_are_short_and_none_looks_like_another(
-    make: Callable[..., Folder], printed: Printed, values: list[Any]
-) -> None:
-    """Values may be long prompts, text that looks like null, and control characters."""
+def test_values_are_shown_short_and_distinct(make: Callable[..., Folder], printed: Printed, values: list[Any]) -> None:
     lines = printed(compare(make(*({"a.b": value} for value in values)).folder))
     cells = [line.split("  ")[1] for line in lines if " of 1" in line]
     assert len(set(cells)) == 2

@@ -1,4 +1,4 @@
-"""`rg-env doctor` on this machine."""
+"""Tests of `rg-env doctor` on this machine."""
 
 import json
 import os
@@ -20,13 +20,13 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture(scope="session")
 def gpus_here() -> machine.Gpus:
-    """The GPUs that torch sees on this machine, measured once, because it takes seconds."""
+    """Return the GPUs of this machine, queried once per session because this takes seconds."""
     return machine.ask_gpus()
 
 
 @pytest.fixture
 def doctor(rg_env: Run, monkeypatch: pytest.MonkeyPatch, gpus_here: machine.Gpus) -> Run:
-    """Runs the command in an empty folder; returns exit code, standard output and standard error."""
+    """Return a function that runs `rg-env doctor` and returns its exit code, stdout and stderr."""
     monkeypatch.setattr(machine, "ask_gpus", lambda: gpus_here)
     return lambda *arguments: rg_env("doctor", *arguments)
 
@@ -43,7 +43,7 @@ def by_name(text: str) -> dict[str, str]:
 
 
 def test_this_machine_can_train_the_tiny_policy(doctor: Run, tmp_path: Path, environ: Callable[..., None]) -> None:
-    """Nothing is written, and no part of a token is shown."""
+    """The command writes no files and prints no part of a token."""
     token = "hf_QxZjKvWqYpLmNbTr"
     environ(HF_TOKEN=token, WANDB_API_KEY=token[::-1], CUDA_VISIBLE_DEVICES=None)
     code, text, errors = doctor("--model", "tiny")
@@ -59,7 +59,6 @@ def test_this_machine_can_train_the_tiny_policy(doctor: Run, tmp_path: Path, env
 
 
 def test_every_problem_is_reported_with_its_fix(doctor: Run) -> None:
-    """All problems are reported, and the exit code is 1."""
     code, text, _ = doctor("--model", "tiny", "--num-generations", "7", "--max-prompt-length", "20")
     assert code == 1
     failed = {name: line for name, line in by_name(text).items() if line.startswith("failed ")}
@@ -69,7 +68,7 @@ def test_every_problem_is_reported_with_its_fix(doctor: Run) -> None:
     assert text.splitlines()[-1].endswith(", 2 failed")
 
 
-def test_a_config_is_checked_with_all_that_it_evaluates(doctor: Run, config: str, tmp_path: Path) -> None:
+def test_a_config_is_checked_including_its_evaluations(doctor: Run, config: str, tmp_path: Path) -> None:
     """Overrides apply, and fixes name the config's keys."""
     out = f"output.dir={tmp_path / 'out'}"
 
@@ -83,7 +82,7 @@ def test_a_config_is_checked_with_all_that_it_evaluates(doctor: Run, config: str
     assert "8 rollouts per step: 1 prompt x 8" in plain["batch"]
     assert "all 20 prompts are within 60 tokens" in plain["prompts"]
     assert "; evaluations use 5 more prompts with a maximum length of " in plain["prompts"]
-    assert adapters["memory"].split("(")[1] != plain["memory"].split("(")[1]  # adapters are less than all weights
+    assert adapters["memory"].split("(")[1] != plain["memory"].split("(")[1]  # adapters need less memory
     short = lines("training.max_prompt_length=20")["prompts"]
     assert "longer than 20 tokens" in short
     assert "; fix: set training.max_prompt_length=" in short
@@ -117,7 +116,7 @@ def test_a_config_with_own_data_is_checked(doctor: Run, config: str, tmp_path: P
 
 
 def test_a_missing_default_model_is_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A run replaces it, too; a model given by the user must exist."""
+    """Like a run, the doctor falls back to the tiny policy."""
     device = {"index": 0, "capability": [8, 0], "free": 80 * 2**30, "problem": ""}
     gpus = machine.Gpus(["0, GPU"], torch={"version": "2.8.0", "cuda": "12.8", "devices": [device]})
     monkeypatch.setattr("rg_env.inference.models.DEFAULT_GPU_MODEL", str(tmp_path / "nowhere"))
@@ -128,8 +127,7 @@ def test_a_missing_default_model_is_replaced(monkeypatch: pytest.MonkeyPatch, tm
     assert "in 2 micro-batches" in batch.finding  # the tiny policy's defaults
 
 
-def test_records(doctor: Run) -> None:
-    """`--json` also reports a model that does not exist."""
+def test_json_output_reports_a_missing_model(doctor: Run) -> None:
     code, text, _ = doctor("--json", "--model", os.devnull)
     assert code == 1
     records = {record["name"]: record for record in json.loads(text)}
@@ -150,7 +148,7 @@ def test_records(doctor: Run) -> None:
     ],
 )
 def test_bad_input_exits_with_code_2(doctor: Run, config: str, arguments: list[str], words: str) -> None:
-    """It is reported before anything is checked."""
+    """The error is reported before any check runs."""
     code, text, errors = doctor(*(config if argument == "CONFIG" else argument for argument in arguments))
     assert (code, text) == (2, "")
     assert words in errors

@@ -1,4 +1,4 @@
-"""The doctor's checks of software, GPUs, models, batches, prompts and this machine, on fabricated findings."""
+"""Tests of the doctor's checks of software, GPUs, models, batches, prompts and the machine, on made-up findings."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ from rg_env.training.memory_estimate import ModelShape
 
 GIB, MIB = 2**30, 2**20
 NO_KERNELS = "CUDA error: no kernel image is available for execution on the device"
-# What nvidia-smi prints for the fields that the doctor queries.
+# Output of nvidia-smi for the fields that the doctor queries.
 TWO_GPUS = (
     "0, NVIDIA A100-SXM4-80GB, 81920 MiB, 3 MiB, 550.54.15, Disabled\n"
     "1, NVIDIA A100-SXM4-80GB, 81920 MiB, 74211 MiB, 550.54.15, Disabled\n"
@@ -49,7 +49,7 @@ KEYS = {"host": "engine.host", "port": "engine.port", "engine": "engine.kind", "
 
 
 def planned(processes: int = 1, **options: Any) -> PlannedRun:
-    """A run described by options, with a model other than the tiny policy."""
+    """Return a run with these options and a model other than the tiny policy."""
     given = {KEYS.get(name, f"training.{name}"): value for name, value in options.items()}
     return PlannedRun.of_options({"model.name": "org/model", **given}, processes)
 
@@ -59,12 +59,13 @@ NOT_REQUESTED = PlannedRun.of_options({})
 
 
 def is_like(check: Check, pattern: str) -> None:
-    """Compare a check's line with `pattern`: the status, then parts of the finding and the fix, between asterisks."""
+    """Check that a line matches `pattern`: the status, then parts of the finding and the fix, separated by
+    asterisks."""
     assert fnmatchcase(check.line(), f"{pattern}*"), check.line()
 
 
 def probe(*devices: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """The result of `probe_torch` on a machine with `devices`."""
+    """Return what `probe_torch` reports on a machine with `devices`."""
     whole = {"capability": [8, 0], "free": 80 * GIB, "problem": ""}
     all_devices = [{"index": index, **whole, **device} for index, device in enumerate(devices)]
     return {"version": "2.8.0", "cuda": "12.8", "problem": "", "devices": all_devices, **changes}
@@ -72,7 +73,7 @@ def probe(*devices: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def ask(monkeypatch: pytest.MonkeyPatch, environ: Callable[..., None]) -> Callable[..., machine.Gpus]:
-    """Returns what the machine reports if `nvidia-smi` prints `output` and torch finds `found`."""
+    """Return a function that gives the detected GPUs if `nvidia-smi` prints `output` and torch reports `found`."""
 
     environ(CUDA_VISIBLE_DEVICES=None)
 
@@ -87,7 +88,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, environ: Callable[..., None]) -> Callab
 @pytest.mark.parametrize(
     ("output", "code", "found", "run", "pattern"),
     [
-        # a broken driver stops a run with vLLM only: the embedded engine can use the CPU
+        # a broken driver is fatal only with vLLM, because the embedded engine can use the CPU
         (TWO_GPUS, 0, probe({}, {}), VLLM, "ok *1, NVIDIA A100-SXM4-80GB, 81920 MiB, 74211 MiB, 550.54.15*on 2 GPUs"),
         (CONSUMER, 0, probe({}), planned(), "ok *RTX 4090"),
         (MIG, 0, probe({}), planned(), "warning *MIG is on*NCCL"),
@@ -97,13 +98,13 @@ def ask(monkeypatch: pytest.MonkeyPatch, environ: Callable[..., None]) -> Callab
         (MISMATCH, 18, probe(), VLLM, "failed *Failed to initialize NVML: Driver/library"),
         (LOST, 15, probe({}), VLLM, "failed *GPU is lost"),
         ("", 9, probe(), VLLM, "failed *exit code 9"),
-        # what torch sees, compared with what the driver sees
+        # torch's view compared with the driver's
         (TWO_GPUS, 0, probe(cuda=None), planned(), "warning *CPU build*--gpu"),
         (TWO_GPUS, 0, probe(problem="driver too old"), planned(), "warning *too old*update"),
         (TWO_GPUS, 0, probe({"problem": NO_KERNELS}), planned(), "failed *no kernel image*torch build"),
         (TWO_GPUS, 0, probe({}, {"problem": "no memory"}), planned(), "failed *GPU 1 does not*CUDA_VISIBLE_DEVICES"),
         (CONSUMER, 0, probe({"capability": [7, 5]}), planned(), "warning *no native bf16*bf16=false"),
-        # a GPU for each process, and one more for a server on this machine that does not run yet
+        # each process needs a GPU, and so does a server that is to be started on this machine
         (TWO_GPUS, 0, probe({}, {}), planned(2), "ok "),
         (TWO_GPUS, 0, probe({}, {}), planned(3), "failed *3 processes, but torch sees 2 GPUs*--processes 2"),
         (TWO_GPUS, 0, probe({}, {}), planned(2, engine="vllm"), "failed *one for vLLM*engine.kind=embedded"),
@@ -111,7 +112,6 @@ def ask(monkeypatch: pytest.MonkeyPatch, environ: Callable[..., None]) -> Callab
     ],
 )
 def test_gpus(ask: Callable[..., machine.Gpus], output: str, code: int, found: Any, run: Any, pattern: str) -> None:
-    """The driver, torch and the number of processes must be consistent."""
     is_like(machine.check_gpus(ask(output, code, found), run), pattern)
 
 
@@ -144,7 +144,7 @@ def memory(run: PlannedRun, free: int, *lengths: list[int]) -> Check:
 
 
 def test_memory_is_estimated_for_the_micro_batch_that_is_computed() -> None:
-    """It is a process's share of a step if that is smaller than `per_device_train_batch_size`."""
+    """A process computes only its share of a step if that is smaller than `per_device_train_batch_size`."""
     sizes = {"rollouts_per_step": 32, "num_generations": 8}
     large, share = (memory(planned(8, **sizes, per_device_train_batch_size=size), 100).finding for size in (64, 4))
     assert large == share
@@ -164,32 +164,32 @@ THREE = planned(3, engine="vllm")
 @pytest.mark.parametrize(
     ("check", "pattern"),
     [
-        # too old stops a run; newer than tested may not
+        # a version that is too old is fatal, one newer than tested is not
         (machine.check_python("3.11.7"), "ok *3.11.7"),
         (machine.check_python("3.99.1"), "warning *is not a tested version*fix: use Python 3.11"),
         (machine.check_python("3.10.4"), "failed *requires >=3.11*fix: "),
-        # each range counts, but only of the extras that a run needs, and of this platform
+        # ranges are checked only for the extras that the run needs, and for this platform
         (packages(HAVE, planned()), "ok *all 3 packages are within"),
         (packages(HAVE, VLLM), "warning *vllm is not installed*./setup.sh --gpu"),
         (packages({**HAVE, "torch": "2.11.0", "vllm": "0.12"}, VLLM),
          "warning *torch 2.11.0 (<2.10,>=2.8), vllm 0.12 (<0.11.1); fix: *pip install *?train?"),
-        # a missing torch fails requested training only, a broken one always
+        # a broken torch is fatal even if no training was requested
         (machine.check_trainer(machine.Gpus(torch_problem="signal 11"), NOT_REQUESTED), "failed *signal 11*reinstall"),
-        # the batch must be divisible over all processes
+        # the batch must be divisible among all processes
         (batch(), "ok *128 rollouts per step: 16 prompts x 8, in 2 micro-batches on each of 1 process"),
         (batch(3), "failed *not divisible by 3 processes*training.rollouts_per_step=120 or 144"),
         (batch(4), "ok *128 rollouts per step: 16 prompts x 8, in 1 micro-batch on each of 4 processes"),
         (batch(2, per_device_train_batch_size=24),
          "failed *does not divide each process's 64 rollouts*training.per_device_train_batch_size=16"),
         (batch(num_generations=12), "failed *not divisible by num_generations=12*rollouts_per_step=192"),
-        # a smaller micro-batch is the fix where it helps, because a step then stays the same
+        # a smaller micro-batch is suggested if it is enough, because it does not change a step
         (memory(THREE, 130), "ok *on GPU 0 (estimate: state 42 GB"),
         (memory(THREE, 100), "failed *about 104 GB*training.per_device_train_batch_size=4 (the number of rollouts *"),
         (memory(THREE, 30), "failed *about 104 GB*more --processes"),
         (memory(planned(), 80), "failed *engine's cache 30 GB*engine.kind=vllm"),
         (memory(planned(), 140, *MANY), "failed *engine's cache in evaluations 120 GB)*fix: use LoRA, a smaller model"),
         (memory(planned(), 208, *MANY), "failed *engine's cache in evaluations 120 GB)*engine.max_batch_size=256 "),
-        # prompts against their limit, and with the completion against the model's context
+        # prompts are checked against the limit and, with the completion, against the model's context
         (prompts(128, [20], [50]), "ok *all 2 prompts are within 50 tokens; the longest has 50"),
         (prompts(128, [20, 51]), "failed *1 of 2 prompts is longer*training.max_prompt_length=51"),
         (prompts(70, [20, 50]), "failed *exceeds *context of 70*training.max_tokens=20"),
@@ -198,12 +198,12 @@ THREE = planned(3, engine="vllm")
         (prompts(128, [20], [50], [10, 98], evaluation_tokens=31), "failed *with 31 new*evaluation.max_tokens=30,"),
         (prompts(128, [20], [50], evaluation_tokens=79), "failed *50 tokens; *79 new*evaluation.max_tokens=78,"),
         (prompts(98, [20], [50], [10, 98], evaluation_tokens=5), "failed *98 tokens; *5 new tokens*other tasks, or"),
-        # each rollout in flight holds a connection
+        # each rollout in flight needs a connection
         (machine.check_open_files(1024, (1024, 1048576)), "failed *needs 1536*ulimit -n 65536"),
         (machine.check_open_files(1024, (1024, 4096)), "failed *needs 1536*ulimit -n 4096"),
         (machine.check_open_files(1024, (1024, 1024)), "failed *needs 1536*administrator"),
         (machine.check_open_files(1024, (-1, -1)), "ok "),
-        # Docker's 64 MB are too few for several processes
+        # Docker's default of 64 MB is too little for several processes
         (machine.check_shared_memory(64 * MIB), "warning *67 MB*--shm-size"),
         (machine.check_shared_memory(8 * GIB), "ok *8.6 GB"),
         # a module that cannot be imported
@@ -214,14 +214,14 @@ def test_findings_and_fixes(check: Check, pattern: str) -> None:
     is_like(check, pattern)
 
 
-def test_a_line_is_one_line() -> None:
+def test_a_check_is_printed_on_one_line() -> None:
     line = Check("failed", "one\ntwo", "do\tthat", name="ports").line()
     assert line == "failed   ports         one two; fix: do that"
     assert closing_line([Check("ok", ""), Check("warning", ""), Check("skipped", "")]) == ("1 ok, 1 warning, 0 failed")
 
 
 def test_a_trainer_that_cannot_be_imported() -> None:
-    """The missing package is named; it is a failure only if a run was described."""
+    """The line names the missing package; it is a failure only if a run is described."""
     code = """
 import sys
 sys.modules["accelerate"] = None
@@ -238,11 +238,11 @@ for given in ({"model.name": "org/model"}, {}):
 
 
 def test_models_that_cannot_be_trained(tmp_path: Path) -> None:
-    """The problem is found without loading the weights."""
+    """Damaged or unsuitable model folders are detected without loading the weights."""
     folder = shutil.copytree(POLICY_DIR, tmp_path / "model")
     good = check_model(str(folder))
     is_like(good, "ok *0.89 M parameters")
-    assert good.value.shape.parameters == 885_888  # tied ones once
+    assert good.value.shape.parameters == 885_888  # tied weights count once
     config, weights = folder / "config.json", folder / "model.safetensors"
     text, index = config.read_text(), '{"weight_map": {"a": "part-1.safetensors"}}'
     for spoil, words in (
@@ -259,7 +259,7 @@ def test_models_that_cannot_be_trained(tmp_path: Path) -> None:
 
 
 def test_weights_in_the_hubs_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interrupted download does not count."""
+    """An interrupted download is not complete."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     assert not is_cached("someone/model")
     repository = tmp_path / "models--someone--model"
@@ -287,14 +287,14 @@ def test_weights_in_the_hubs_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_a_preset_for_small_gpus_is_recommended(given: dict[str, Any], gigabytes: float, presets: list[str]) -> None:
-    """It is for the same model and method if such a preset fits the memory."""
+    """A preset for the same model and method is preferred, if one fits the memory."""
     folder = Path(__file__).parents[2] / "configs" / "models"
     found = preset_for(PlannedRun.of_options(given).config, int(gigabytes * 1e9), folder)
     assert [file.stem for file in found] == presets
 
 
-def test_tokens_that_engines_must_hold() -> None:
-    """The embedded engine also caches evaluations; a server must accept their longest prompt."""
+def test_token_capacity_that_engines_need() -> None:
+    """The embedded engine also caches evaluations, and a server must accept their longest prompts."""
     lengths = PromptLengths([20], [50], [90] * 9)
 
     def run(engine: str = "embedded", **evaluation: Any) -> PlannedRun:
@@ -311,8 +311,9 @@ def test_tokens_that_engines_must_hold() -> None:
     assert longest_sequence(run(max_tokens=60).config, lengths.others) == 150
 
 
-def test_what_listens_at_the_servers_port(serve: Callable[..., Any]) -> None:
-    """Nothing, a suitable server, another model, too short a context, or another kind of server."""
+def test_programs_that_listen_on_the_servers_port(serve: Callable[..., Any]) -> None:
+    """The port may have no server, a suitable one, one with another model or too short a context, or another
+    program."""
     model = {"id": "served", "owned_by": "vllm", "max_model_len": 512}
     vllm = {"health": (200, {}), "models": (200, {"data": [model]}), "version": (200, {"version": "0.32.0"})}
 
@@ -335,10 +336,10 @@ def test_what_listens_at_the_servers_port(serve: Callable[..., Any]) -> None:
     assert machine.check_server(planned(), None, 1).status == "skipped"
 
 
-def test_room_for_checkpoints(tmp_path: Path) -> None:
-    """It is a failure if no checkpoint fits, and a warning if not all do."""
+def test_disk_space_for_checkpoints(tmp_path: Path) -> None:
+    """Too little space for one checkpoint is a failure, and too little for all of them a warning."""
     free = shutil.disk_usage(tmp_path).free
-    run = planned(output_dir=str(tmp_path / "run"))  # 200 steps, a checkpoint every 100
+    run = planned(output_dir=str(tmp_path / "run"))  # saves a checkpoint every 100 of 200 steps
     is_like(machine.check_output(run, 1000), "ok *for 2 checkpoints of 0 MB")
     is_like(machine.check_output(run, free * 2 // 3), "warning *not enough for*save_total_limit")
     is_like(machine.check_output(run, 2 * free), "failed *not enough for*another output folder")

@@ -1,4 +1,4 @@
-"""`rg-env launch`: its two commands, errors reported before anything starts, and its dry run."""
+"""Tests of `rg-env launch`: its two commands, errors reported before anything starts, and its dry run."""
 
 import contextlib
 import json
@@ -34,7 +34,7 @@ ONE = Machine(gpus=("0",), vllm="0.32.0", programs=Path("bin"))
 
 @pytest.fixture(autouse=True)
 def repository(folder: Path) -> Path:
-    """The working directory with scripts, a config and accelerate configs."""
+    """Put scripts, a config and accelerate configs into the working directory."""
     for name in ("examples/train.py", "examples/notes.txt", "configs/zero3.yaml", "configs/zero3_cpu.yaml"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).touch()
@@ -60,8 +60,8 @@ def options(**changes: Any) -> LaunchOptions:
 )
 def test_gpus_are_split(vllm: str | None, training: str | None, visible: str, expected: tuple[str, str]) -> None:
     """By default, vLLM gets one GPU and training the others; a single GPU is shared."""
-    asked = [None if ids is None else tuple(ids) for ids in (vllm, training)]
-    assert tuple("".join(ids) for ids in split_gpus(asked[0], asked[1], tuple(visible))) == expected
+    given = [None if ids is None else tuple(ids) for ids in (vllm, training)]
+    assert tuple("".join(ids) for ids in split_gpus(given[0], given[1], tuple(visible))) == expected
 
 
 SERVER = "bin/rg-env vllm org/model --host 127.0.0.1 --port 8000"
@@ -82,7 +82,7 @@ DEEPSPEED = "bin/accelerate launch --config-file configs/zero3.yaml --num-proces
         (NODE, {"vllm_gpus": ("0", "1", "2"), "data_parallel_size": 3},
          f"CUDA_VISIBLE_DEVICES=0,1,2 {SERVER} --data-parallel-size 3", f"CUDA_VISIBLE_DEVICES=3 bin/PYTHON {SCRIPT}"),
         (NODE, {"processes": 1}, f"CUDA_VISIBLE_DEVICES=0 {SERVER}", f"CUDA_VISIBLE_DEVICES=1 bin/PYTHON {SCRIPT}"),
-        # a shared GPU, and the user's word last
+        # a shared GPU; the user's vLLM options come last
         (ONE, {"vllm_args": ("--gpu-memory-utilization", "0.3")},
          f"CUDA_VISIBLE_DEVICES=0 {SERVER} --gpu-memory-utilization 0.4 "
          """--weight-transfer-config '{"backend": "rg_env_shm"}' --gpu-memory-utilization 0.3""",
@@ -90,14 +90,14 @@ DEEPSPEED = "bin/accelerate launch --config-file configs/zero3.yaml --num-proces
         (CPU, {"port": 8001},
          f"VLLM_CPU_KVCACHE_SPACE=1 {SERVER.replace('8000', '8001')} --dtype float32 --enforce-eager",
          f"bin/PYTHON {SCRIPT.replace('8000', '8001')}"),
-        # two processes on a CPU, a name that needs quotes
+        # two processes on a CPU; a name that needs quotes
         (CPU, {"processes": 2, "model": "my model"},
          f"VLLM_CPU_KVCACHE_SPACE=1 {SERVER.replace('org/model', QUOTED)} --dtype float32 --enforce-eager",
          f"{DEEPSPEED.format(2).replace('zero3', 'zero3_cpu')} {SCRIPT.replace('org/model', QUOTED)}"),
     ],
 )  # fmt: skip
 def test_the_two_commands(machine: Machine, changes: dict[str, Any], server: str, trainer: str) -> None:
-    """They can be typed into two terminals."""
+    """The commands are printed so that they can be pasted into two terminals."""
     commands = make_commands(options(**changes), machine)
     assert commands.server.shell() == server
     assert commands.trainer.shell() == trainer.replace("PYTHON", Path(sys.executable).name)
@@ -105,14 +105,15 @@ def test_the_two_commands(machine: Machine, changes: dict[str, Any], server: str
 
 
 def test_the_environment_reaches_both_programs_and_is_not_printed(environ: Callable[..., None]) -> None:
-    """The user's cache size of a server on a CPU is kept, and secrets are inherited."""
+    """A user's own cache size for a server on a CPU is kept, and secrets are inherited but not printed."""
     environ(VLLM_CPU_KVCACHE_SPACE="4", HF_TOKEN="hf_secret")
     assert "VLLM_CPU_KVCACHE_SPACE" not in make_commands(options(), CPU).server.environment
     assert "hf_secret" not in dry_run(options())
 
 
 def test_an_accelerate_config_is_given_or_found(repository: Path) -> None:
-    """It also applies to one process, and is found near the script from another working directory."""
+    """A given config is used even for one process. The default is found near the script, whatever the working
+    directory."""
     given = make_commands(options(accelerate_config="run.yaml"), ONE).trainer.arguments
     assert given[:6] == ("bin/accelerate", "launch", "--config-file", "run.yaml", "--num-processes", "1")
     with contextlib.chdir("configs"):
@@ -142,7 +143,7 @@ def test_an_accelerate_config_is_given_or_found(repository: Path) -> None:
         (CPU, {"script_arguments": ("--port=9000",)}, "--port=9000 after `--`: omit it"),
     ],
 )
-def test_what_cannot_be_met(machine: Machine, changes: dict[str, Any], words: str) -> None:
+def test_impossible_options_are_refused(machine: Machine, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=re.escape(words)):
         make_commands(options(**changes), machine)
 
@@ -154,16 +155,15 @@ def test_what_cannot_be_met(machine: Machine, changes: dict[str, Any], words: st
         (28, 4, (None, None), 8, (4, 2)),
         (28, 4, (2, None), 4, (2, 2)),
         (28, 4, (None, 4), 4, (1, 4)),
-        (32, 8, (16, None), 16, (16, 1)),  # vLLM copies key-value heads
+        (32, 8, (16, None), 16, (16, 1)),  # vLLM replicates key-value heads
         (14, 2, (4, None), 4, None),
         (12, 3, (2, None), 2, None),
     ],
 )
-def test_gpus_of_the_server_are_divided_as_the_heads_allow(
+def test_the_servers_gpus_are_divided_as_the_attention_heads_allow(
     tmp_path: Path, heads: int, groups: int, given: Any, gpus: int, expected: tuple[int, int] | None
 ) -> None:
-    """Replicas use the GPUs that tensor parallelism cannot. Sizes that do not divide the heads are reported before the
-    server starts, which takes a minute."""
+    """GPUs that tensor parallelism cannot use get replicas. Sizes that do not divide the heads are an error."""
     config = {"text_config": {"num_attention_heads": heads, "num_key_value_heads": groups}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     if expected:
@@ -174,8 +174,8 @@ def test_gpus_of_the_server_are_divided_as_the_heads_allow(
 
 
 @pytest.mark.parametrize("model", ["org/model", "no such folder", "x" * 300, "../.."])
-def test_heads_of_a_model_that_is_not_here_are_not_checked(model: str) -> None:
-    """The plan reports that the size is a guess, unless it was given."""
+def test_heads_of_a_model_that_is_not_on_this_machine_are_not_checked(model: str) -> None:
+    """Without the model's config, the size is a guess, which the plan mentions unless the size was given."""
     assert parallel_sizes(None, None, 7, model) == (1, 7)
     assert parallel_sizes(None, None, 6, model) == (2, 3)
     with pytest.raises(InputError, match=r"--tensor-parallel-size 4 x .* the number of vLLM's GPUs, 6$"):
@@ -197,7 +197,7 @@ def test_heads_of_a_model_that_is_not_here_are_not_checked(model: str) -> None:
         (replace(ONE, misfit="vLLM 0.32.0 works with others"), "vLLM 0.32.0 works with others"),
     ],
 )
-def test_what_is_not_installed(machine: Machine, words: str) -> None:
+def test_missing_or_unsuitable_software_is_reported(machine: Machine, words: str) -> None:
     with pytest.raises(MissingExtraError, match=re.escape(words)):
         machine.check_installed("bin/rg-env")
 
@@ -213,7 +213,7 @@ def test_what_is_not_installed(machine: Machine, words: str) -> None:
     ],
 )
 def test_visible_gpus(variable: Any, listed: Any, expected: Any, repository: Path, environ: Any) -> None:
-    """The GPUs are those in the environment variable, or all that nvidia-smi lists, if it is installed."""
+    """CUDA_VISIBLE_DEVICES takes precedence over nvidia-smi, which may be missing."""
     if listed is not None:
         (repository / "nvidia-smi").write_text(f"#!/bin/sh\nprintf %s {shlex.quote(listed)}\n")
         (repository / "nvidia-smi").chmod(0o755)
@@ -226,7 +226,7 @@ def test_visible_gpus(variable: Any, listed: Any, expected: Any, repository: Pat
     [("5.19.0", None), ("5.23.0", "vLLM 0.32.0 requires transformers <5.20,>=5.16.1, but 5.23.0 is installed: ")],
 )
 def test_a_transformers_that_vllm_does_not_support(transformers: str, problem: str | None, tmp_path: Path) -> None:
-    """It is reported before a server starts, which would end with a traceback."""
+    """The conflict is reported before a server starts, which would end with a traceback."""
     requires = ["torch==2.13.0", 'transformers<4; extra == "old"', "transformers<5.20,>=5.16.1"]
     for name, version in {"vllm": "0.32.0", "vllm-cpu": "0.32.0", "transformers": transformers}.items():
         (folder := tmp_path / f"{name.replace('-', '_')}-{version}.dist-info").mkdir()
@@ -239,7 +239,7 @@ def test_a_transformers_that_vllm_does_not_support(transformers: str, problem: s
 
 
 def test_a_dry_run_prints_commands_for_another_machine(rg_env: Run) -> None:
-    """Missing GPUs are not an error, nothing is started, and a shell parses the lines as intended."""
+    """Missing GPUs are not an error, no program is started, and a shell parses the printed lines correctly."""
     command = "launch examples/train.py --model 'my model' --vllm-gpus 0 --gpus 1,2,3 --dry-run -- --task 'a task'"
     summary, _, server, _, trainer = rg_env(*shlex.split(command))[1].splitlines()
     assert summary == "# vLLM on GPU 0, training on GPUs 1,2,3 in 3 processes"
@@ -251,7 +251,7 @@ def test_a_dry_run_prints_commands_for_another_machine(rg_env: Run) -> None:
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes it look as if vLLM for CPUs and all programs were installed."""
+    """Pretend that vLLM for CPUs and all programs are installed."""
     monkeypatch.setattr(Machine, "here", classmethod(lambda cls: CPU))
     monkeypatch.setattr(Machine, "check_installed", lambda self, *programs: None)
 
@@ -296,9 +296,10 @@ def test_mistakes_are_one_line_before_anything_starts(rg_env: Run, arguments: st
 
 
 def test_a_config_trains_with_the_server_that_is_started(rg_env: Run) -> None:
-    """The model and its longest sequence come from the config; the trainer gets overrides, options and the server."""
-    asked = "launch run.yaml training.max_tokens=50 --dry-run --gpus 1,2 --vllm-gpus 0 --port 8001 -- --resume auto"
-    summary, *plan, _, server, _, trainer = rg_env(*asked.split())[1].splitlines()
+    """The model and the longest sequence come from the config; the trainer gets the overrides, options and server
+    address."""
+    command = "launch run.yaml training.max_tokens=50 --dry-run --gpus 1,2 --vllm-gpus 0 --port 8001 -- --resume auto"
+    summary, *plan, _, server, _, trainer = rg_env(*command.split())[1].splitlines()
     assert summary == "# vLLM on GPU 0, training on GPUs 1,2 in 2 processes"
     assert "# steps       200 of 48 rollouts: 6 prompts x 8 (2 processes x 3 micro-batches of 8)" in plan
     assert "rg-env vllm org/model " in server
@@ -313,7 +314,6 @@ def test_a_config_trains_with_the_server_that_is_started(rg_env: Run) -> None:
 
 
 def test_gpus_that_stay_idle_are_named() -> None:
-    """Neither program uses them."""
     plan = make_commands(LaunchOptions("run.yaml", gpus=("1", "2"), processes=1), NODE).plan
     assert (
         "warning: the run leaves GPUs 2,3 idle: increase --processes, or name more GPUs in --gpus or --vllm-gpus"
@@ -323,14 +323,14 @@ def test_gpus_that_stay_idle_are_named() -> None:
 
 
 def test_the_server_accepts_the_prompts_of_held_out_tasks(repository: Path) -> None:
-    """max_prompt_length does not limit them, so they are measured."""
+    """max_prompt_length does not apply to evaluation prompts, so their lengths are measured."""
     long = "{task: word_sorting, config: {min_words: 90, max_words: 100}, num_examples: 2}"
     held_out = f"evaluation: {{tasks: {{long: {long}}}}}"
     (repository / "held_out.yaml").write_text(RUN.replace("org/model", "tiny") + held_out)
     assert longest_sequence(load_train_config("run.yaml", ["model.name=tiny"])) == 190
     assert 500 < longest_sequence(load_train_config("held_out.yaml", [])) < 2000
     unknown = load_train_config("held_out.yaml", [f"model.name={repository}"])
-    assert longest_sequence(unknown) == 190  # no tokenizer to measure with: the trainer checks
+    assert longest_sequence(unknown) == 190  # without a tokenizer, the lengths are not measured
     plan = make_commands(
         LaunchOptions("held_out.yaml", script_arguments=("model.name=org/m",), dry_run=True), NODE
     ).plan
@@ -338,7 +338,7 @@ def test_the_server_accepts_the_prompts_of_held_out_tasks(repository: Path) -> N
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_port_in_use_is_said_before_anything_starts(rg_env: Run) -> None:
+def test_a_port_in_use_is_reported_before_anything_starts(rg_env: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         code, _, errors = rg_env("launch", "examples/train.py", "--model", "m", "--port", str(port))

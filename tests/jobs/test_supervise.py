@@ -1,5 +1,5 @@
-"""A server and a trainer as one run, with small Python programs in place of vLLM and the trainer. Each run is a
-separate process, whose console output, exit code, logs and child processes are checked."""
+"""Tests of running a server and a trainer together, with small Python programs in place of vLLM and the trainer. Each
+run is a separate process whose output, exit code, logs and child processes are checked."""
 
 import json
 import signal
@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("psutil", reason="needs the train or eval extra")
 from worker_pools import until
 
-pytestmark = pytest.mark.slow  # some 20 processes, which wait for each other
+pytestmark = pytest.mark.slow  # starts some 20 processes that wait for each other
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: parents' death signals, adoption of orphans")
 
 RUN = """
@@ -37,7 +37,7 @@ options = launch.LaunchOptions("train.py", **given["options"])
 run_command(lambda: launch.supervise(launch.Commands(*commands, ""), options, folder, (folder / "healthy").exists))
 """
 
-# Both begin with this: each process records its id.
+# Both programs begin with this code: each process records its id.
 HEAD = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
@@ -71,7 +71,7 @@ Start = Callable[..., Any]
 
 @pytest.fixture
 def start(tmp_path: Path, start_program: Start) -> Start:
-    """Starts a run of these two programs."""
+    """Return a function that starts a run of these two programs."""
 
     def call(server: str, trainer: str, launcher: str = "", trainer_by: Any = (sys.executable,), **options: Any) -> Any:
         for name, text in {"server": server, "trainer": trainer}.items():
@@ -101,14 +101,14 @@ def test_the_trainer_runs_once_the_server_is_healthy_and_both_end(start: Start, 
 
 
 def test_the_exit_code_is_the_trainers(start: Start) -> None:
-    """This includes a crash, whose last lines are shown."""
+    """A crash is an example; its last lines are shown."""
     code, printed, _ = start(SERVER + "stay()", "1 / 0").end()
     assert code == 1
     assert "[train] ZeroDivisionError: division by zero\n" in printed
 
 
 def test_a_server_that_dies_at_its_start_is_reported_with_its_last_lines(start: Start, tmp_path: Path) -> None:
-    """It is reported at once, with 20 lines of its log and the log's path; no trainer is started."""
+    """The last 20 lines of the server's log are shown, and no trainer is started."""
     server = "print(*(f'line {n}' for n in range(50)), sep='\\n', flush=True)\nsys.exit(3)"
     code, printed, errors = start(server, "pass").end()
     assert code == 1
@@ -118,14 +118,14 @@ def test_a_server_that_dies_at_its_start_is_reported_with_its_last_lines(start: 
     assert not (tmp_path / "train.log").exists()
 
 
-def test_a_server_that_does_not_come_up_is_ended(start: Start) -> None:
+def test_a_server_that_does_not_get_ready_is_stopped(start: Start) -> None:
     code, _, errors = start("print('loading', flush=True)\nstay()", "pass", server_timeout=1).end()
     assert code == 1
     assert errors.startswith("error: vLLM is not ready after 1 s: ")
 
 
 def test_a_server_that_dies_during_training_leaves_the_trainer_time_to_save(start: Start, tmp_path: Path) -> None:
-    """The trainer notices by itself, and the run fails with a one-line error."""
+    """The trainer notices the failure and saves, and the run fails with a one-line error."""
     server = SERVER + "time.sleep(1)\nprint('out of memory', flush=True)\nsys.exit(5)"
     trainer = "time.sleep(2)\n(here / 'checkpoint').touch()\nprint('saved', flush=True)\nsys.exit(1)"
     code, printed, errors = start(server, trainer).end()
@@ -135,8 +135,8 @@ def test_a_server_that_dies_during_training_leaves_the_trainer_time_to_save(star
     assert "[train] saved\n" in printed
 
 
-def test_a_trainer_that_does_not_notice_is_ended(start: Start) -> None:
-    """It is stopped after its time to save, by SIGKILL if necessary."""
+def test_a_trainer_that_does_not_notice_is_stopped(start: Start) -> None:
+    """The trainer is stopped once its time to save is over, by SIGKILL if necessary."""
     code, printed, _ = start(SERVER + "time.sleep(0.5)", IGNORING + "note()\nstay()", save_timeout=1).end()
     assert code == 1
     assert "did not exit within 1 s" in printed
@@ -163,7 +163,7 @@ def test_a_second_ctrl_c_ends_at_once(start: Start, tmp_path: Path) -> None:
 
 
 def test_two_different_signals_at_once_are_one_request(start: Start) -> None:
-    """A closed terminal or a scheduler may send two; the trainer still saves."""
+    """A closed terminal or a scheduler may send two signals; the trainer still saves."""
     run = start(SERVER + "stay()", SAVING + "(here / 'training').touch()\nstay()").until("training")
     code, printed, _ = run.signal(signal.SIGHUP).signal(signal.SIGTERM).end()
     assert code in (128 + signal.SIGHUP, 128 + signal.SIGTERM)
@@ -178,7 +178,7 @@ def test_ctrl_c_while_the_server_loads(start: Start, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs deepspeed: the train extra on Linux")
 def test_the_workers_of_accelerate_save(start: Start) -> None:
-    """Each worker gets one SIGINT; the launcher gets none, as it would kill them. The signal sets the exit code."""
+    """Each worker gets one SIGINT and the launcher none, because the launcher would kill its workers."""
     config = Path(__file__).parents[2] / "configs" / "zero3_cpu.yaml"
     accelerate = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", "--config-file", str(config)]
     run = start(
@@ -194,8 +194,8 @@ def test_the_workers_of_accelerate_save(start: Start) -> None:
 
 
 @LINUX
-def test_what_a_crashed_program_leaves_behind_is_ended(start: Start, tmp_path: Path) -> None:
-    """Child processes of server and trainer are ended, even in sessions of their own, which torch's workers have."""
+def test_child_processes_of_a_crashed_program_are_ended(start: Start, tmp_path: Path) -> None:
+    """Child processes of both programs are ended, even those in their own sessions, as torch's workers are."""
     code = CHILD.format(folder=str(tmp_path))
     child = f"subprocess.Popen([sys.executable, '-c', {code!r}], start_new_session=True)\n"
     crash = child + "time.sleep(0.5)\nos.kill(os.getpid(), signal.SIGKILL)"
@@ -205,15 +205,15 @@ def test_what_a_crashed_program_leaves_behind_is_ended(start: Start, tmp_path: P
 
 
 @LINUX
-def test_neither_outlives_a_run_that_is_killed(start: Start) -> None:
-    """The kernel sends them SIGTERM."""
+def test_neither_program_outlives_a_killed_run(start: Start) -> None:
+    """The kernel sends SIGTERM to both programs."""
     run = start(SERVER + "stay()", "(here / 'training').touch()\nstay()").until("training").signal(signal.SIGKILL)
     run.process.wait(timeout=10)
     assert until(lambda: run.left() == [], 10)
 
 
-def test_a_reader_that_goes_away_does_not_end_the_run(start: Start, tmp_path: Path) -> None:
-    """`rg-env launch ... | head` keeps running, and its logs are on disk."""
+def test_a_closed_stdout_does_not_end_the_run(start: Start, tmp_path: Path) -> None:
+    """`rg-env launch ... | head` keeps running and writes its logs."""
     run = start(SERVER + "stay()", "print('one', flush=True)\ntime.sleep(1)\nprint('two', flush=True)\ntime.sleep(1)")
     run.until("train.log")
     assert run.process.stdout

@@ -1,4 +1,4 @@
-"""The commands `rg-env train --sweep` and `rg-env compare`, and a real sweep with the tiny policy."""
+"""Tests of `rg-env train --sweep` and `rg-env compare`, including a real sweep with the tiny policy."""
 
 import json
 import os
@@ -36,13 +36,13 @@ output: {save_every: 0}
 
 @pytest.fixture(autouse=True)
 def config(folder: Path) -> None:
-    """A small config in the working directory."""
+    """Write a small config to the working directory."""
     (folder / "run.yaml").write_text(CONFIG)
 
 
 def test_a_dry_run_prints_the_grid(rg_env: Run, folder: Path) -> None:
-    """It shows the steps of each run. A key with one value applies to all runs, wherever it is given. Nothing is
-    written."""
+    """The grid has each run's number of steps. Keys with one value apply to all runs, whether before or after --sweep,
+    and no files are written."""
     words = ["--sweep", "training.max_steps=2,4", "seed=0,1"]
     expected = (
         "4 runs, one after another, in rates/\n"
@@ -59,8 +59,8 @@ def test_a_dry_run_prints_the_grid(rg_env: Run, folder: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["run.yaml"]
 
 
-def test_a_dry_run_tells_what_has_no_effect(rg_env: Run) -> None:
-    """It names the points. Steps are updates, even where the config counts rollouts, 16 per batch."""
+def test_a_dry_run_reports_settings_without_effect(rg_env: Run) -> None:
+    """The message names the points. Steps are updates, even if the config counts rollouts, with 16 per batch."""
     words = ["--dry-run", "training.rollouts_as_steps=true", "training.max_steps=40", "--sweep"]
     sweep = ["training.num_iterations=1,2", "training.epsilon=0.1,0.3"]
     lines = rg_env("train", "run.yaml", *words, *sweep)[1].splitlines()
@@ -71,7 +71,7 @@ def test_a_dry_run_tells_what_has_no_effect(rg_env: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--sweep"], "expected at least one argument"),
         (["--sweep", "seed=0,1", "--eval-only"], "--sweep cannot be combined with --eval-only"),
@@ -83,19 +83,20 @@ def test_a_dry_run_tells_what_has_no_effect(rg_env: Run) -> None:
         (["output.dir=.", "--sweep", "seed=0,1", "--resume", "auto"], ". cannot be used for a sweep"),
     ],
 )
-def test_mistakes_exit_with_code_2(rg_env: Run, folder: Path, arguments: list[str], told: str) -> None:
-    """The error has one line, and nothing is written."""
+def test_mistakes_exit_with_code_2(rg_env: Run, folder: Path, arguments: list[str], message: str) -> None:
+    """Mistakes do not write files."""
     code, _, errors = rg_env("train", "run.yaml", *arguments)
     assert code == 2
-    assert told in errors
+    assert message in errors
     assert [path.name for path in folder.iterdir()] == ["run.yaml"]
 
 
-def test_where_no_sweep_can_be(rg_env: Run, folder: Path, environ: Callable[..., None]) -> None:
-    """One of several processes, `rg-env launch`, and a single run in the folder of a sweep."""
+def test_commands_that_cannot_be_combined_with_a_sweep(rg_env: Run, folder: Path, environ: Callable[..., None]) -> None:
+    """A sweep cannot run in one of several processes or with `rg-env launch`, and a single run cannot use a sweep's
+    folder."""
     (folder / "sweep.yaml").write_text("points: {a: {seed: 0}}\n")
     environ(WORLD_SIZE="2")
-    for words, told in (
+    for words, message in (
         ("launch run.yaml -- --sweep seed=0,1", "launch starts a single run"),
         (
             "train run.yaml output.dir=. --resume auto --dry-run",
@@ -105,17 +106,17 @@ def test_where_no_sweep_can_be(rg_env: Run, folder: Path, environ: Callable[...,
         ("train run.yaml --sweep seed=0,1", "starts a single process per run"),
     ):
         code, _, errors = rg_env(*words.split())
-        assert (code, told in errors) == (2, True), errors
+        assert (code, message in errors) == (2, True), errors
 
 
 @pytest.mark.slow
-def test_a_sweep_is_interrupted_and_goes_on(rg_env: Run, folder: Path) -> None:
+def test_an_interrupted_sweep_can_be_resumed(rg_env: Run, folder: Path) -> None:
     """The printed command resumes the interrupted run, skips the finished one, and compares both.
 
     The first run is made in this process, as a Slurm job would make it, because the libraries are already loaded.
     """
     long = CONFIG.replace("max_steps: 2", "max_steps: 30").replace("every: 1", "every: 0")
-    (folder / "run.yaml").write_text(long)  # so long that no run is over before the interrupt reaches it
+    (folder / "run.yaml").write_text(long)  # long enough that the run is not over before the interrupt
     run_config(load_train_config("run.yaml", ["seed=0", "output.dir='my sweep #1/seed=0'"]))
     sweep = folder / "my sweep #1"
     (sweep / "sweep.yaml").write_text(yaml12.to_yaml(load_sweep("run.yaml", [], ["seed=0,1"]).described()))
@@ -152,6 +153,6 @@ def test_a_sweep_is_interrupted_and_goes_on(rg_env: Run, folder: Path) -> None:
         means = [statistics.fmean(float(each[key]) for each in of_run) for of_run in rollouts]
         assert group["figures"][figure]["mean"] == pytest.approx(statistics.fmean(means))
     assert (sweep / "comparison.png").read_bytes().startswith(b"\x89PNG")
-    code, printed, _ = rg_env(*shlex.split(again)[1:])  # nothing is left to run
+    code, printed, _ = rg_env(*shlex.split(again)[1:])  # both runs are finished
     assert code == 0
     assert "[1/2] seed=0: already finished\n[2/2] seed=1: already finished\nSweep my sweep #1\n" in printed

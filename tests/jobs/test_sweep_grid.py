@@ -1,4 +1,4 @@
-"""The points of a sweep, their names, and errors reported before any run starts."""
+"""Tests of the points of a sweep, their names, and errors reported before any run starts."""
 
 import itertools
 import json
@@ -22,7 +22,7 @@ CONFIG = "model: {name: tiny}\ntasks: {leg_counting: {}, chain_sum: {}}\ntrainin
 
 @pytest.fixture(autouse=True)
 def config(folder: Path) -> str:
-    """A config in the working directory."""
+    """Write a config to the working directory."""
     (folder / "run.yaml").write_text(CONFIG)
     return "run.yaml"
 
@@ -48,7 +48,7 @@ def as_yaml(value: Any) -> str:
 
 
 @given(st.lists(values, min_size=1, max_size=4), st.sampled_from([",", " , ", ",  "]))
-def test_values_are_split_where_yaml_ends_them(given_values: list[Any], separator: str) -> None:
+def test_values_are_split_as_yaml_separates_them(given_values: list[Any], separator: str) -> None:
     """Commas within brackets, braces and quotes do not separate values, and a run's override gives the same value."""
     assume(len({json.dumps(value, sort_keys=True) for value in given_values}) == len(given_values))
     swept = parse_axes([f"a.b={separator.join(map(as_yaml, given_values))}"])["a.b"]
@@ -58,14 +58,14 @@ def test_values_are_split_where_yaml_ends_them(given_values: list[Any], separato
 
 
 @given(st.text() | st.from_regex(r"[a-z.]{0,6}=[\[\]{}:,&*!#a-z0-9 '\"-]{0,14}", fullmatch=True))
-def test_no_word_makes_anything_but_an_input_error(word: str) -> None:
+def test_malformed_arguments_raise_only_input_errors(word: str) -> None:
     with suppress(InputError):
         (swept,) = parse_axes([word]).values()
         assert len(swept) > 0
 
 
 def test_the_grid_is_the_product_with_seeds_innermost() -> None:
-    """The position of the seed among the words does not matter."""
+    """Seeds are innermost wherever `seed` is among the arguments."""
     points = grid(parse_axes(["seed=0,1,2", "training.learning_rate=1e-6,2e-6", "training.beta=0.0,0.1"]))
     assert [list(point.values.values()) for point in points] == [
         [rate, beta, seed] for rate, beta, seed in itertools.product([1e-6, 2e-6], [0.0, 0.1], [0, 1, 2])
@@ -84,8 +84,8 @@ axes = st.dictionaries(
 
 
 @given(axes)
-def test_names_are_folders_anywhere_and_no_two_the_same(axes: dict[str, list[Any]]) -> None:
-    """They are distinct even on case-insensitive file systems, short, and have only safe characters."""
+def test_names_are_distinct_portable_folder_names(axes: dict[str, list[Any]]) -> None:
+    """Names are short, contain only safe characters, and are distinct even on case-insensitive file systems."""
     names = [point.name for point in grid(axes)]
     assert len({name.lower() for name in names}) == len(names)
     safe = set(string.ascii_letters + string.digits + "._=+-")
@@ -93,14 +93,14 @@ def test_names_are_folders_anywhere_and_no_two_the_same(axes: dict[str, list[Any
         assert set(name) <= safe
         assert 0 < len(name) <= MOST_CHARACTERS
         assert name[0] not in ".-"
-        assert "=" in name or name[0].isdecimal()  # so none is `logs`
+        assert "=" in name or name[0].isdecimal()  # so no run is named `logs`
 
 
 UPLOADED = ["hub.enabled=true", "hub.repo_id=me/legs"]
 
 
 @pytest.mark.parametrize(
-    ("overrides", "words", "told"),
+    ("overrides", "words", "message"),
     [
         ("", "seed", "'seed' is not of the form section.key=value,value"),
         ("", "a..b=1", "is not of the form"),
@@ -119,12 +119,12 @@ UPLOADED = ["hub.enabled=true", "hub.repo_id=me/legs"]
         ("", "training={beta: 0.1}; training.beta=0.2", "but overlap"),
         ("", f"seed={','.join(map(str, range(1001)))}", "the sweep has 1,001 points (1001), more than 1,000"),
         ("", "output.dir=a,b", "each point gets its own folder in output.dir, so set output.dir to a single value"),
-        # swept and overridden, also where one is within the other: something that was requested would be lost
+        # keys that are swept and overridden, or nested in each other, because one value would be lost
         ("seed=1", "seed=0,1", "is both swept and overridden: remove one"),
         ("training.beta=null", "training.beta=0.0,0.1", "is both swept and overridden: remove one"),
         ("lora={r: 4}", "lora.r=4,8", "is both swept and overridden: remove one"),
         ("tasks.leg_counting.weight=2", "tasks=[chain_sum],[leg_counting]", "is both swept and overridden: remove one"),
-        # a point that is invalid, or the same as another
+        # points that are invalid, or equal to another point
         ("", "training.max_stepz=1", "max_stepz=1: training.max_stepz = 1 @ command line: unknown key 'max_stepz'"),
         ("", "training.num_generations=8,7", "num_generations=7: training.rollouts_per_step: 128 rollouts are not div"),
         ("", "imports=[x]", "imports=x: override 'imports=[\"x\"]': imports can be set only in a config file"),
@@ -133,23 +133,23 @@ UPLOADED = ["hub.enabled=true", "hub.repo_id=me/legs"]
         ("; ".join(UPLOADED), "seed=0,1", "hub.enabled: a repository can contain only one run"),
     ],
 )
-def test_words_that_are_not_a_sweep(config: str, overrides: str, words: str, told: str) -> None:
-    """The one-line error shows the word or the point."""
+def test_invalid_sweeps_are_refused(config: str, overrides: str, words: str, message: str) -> None:
+    """The one-line error names the argument or the point."""
     with pytest.raises(InputError) as caught:
         load_sweep(config, overrides.split("; ") if overrides else [], words.split("; "))
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_sweeps_that_are_almost_wrong(config: str) -> None:
+def test_valid_edge_cases_of_sweeps(config: str) -> None:
     """Overrides of other keys in a swept section are valid, and so are uploads of a single point or of none."""
     load_sweep(config, ["lora={alpha: 8}", "training.beta=0.1"], ["lora.r=4,8"])
     load_sweep(config, [*UPLOADED, "hub.enabled=false"], ["seed=0,1"])
     load_sweep(config, UPLOADED, ["seed=0"])
 
 
-def test_all_mistakes_of_all_points_are_told_at_once(config: str) -> None:
-    """Each is reported once, with the affected points."""
+def test_all_mistakes_of_all_points_are_reported_at_once(config: str) -> None:
+    """Each mistake is reported once, with the affected points."""
     words = ["training.beta=0.1,x", "training.num_generations=8,7", "seed=0,-1"]
     with pytest.raises(ConfigError) as caught:
         load_sweep(config, ["training.temperatur=1"], words)
@@ -184,7 +184,7 @@ def test_points_are_checked_for_the_processes_that_train(config: str) -> None:
 )
 @pytest.mark.parametrize("name", ["plain", 'my team\'s "runs" #1, é'])
 def test_a_run_is_started_with_the_config_that_was_checked(config: str, words: list[str], name: str) -> None:
-    """The sweep keeps a copy of the shared config, because the original may be edited while the sweep runs."""
+    """Runs use the sweep's copy of the config, because the original may be edited while the sweep runs."""
     sweep = load_sweep(config, ["training.max_steps=17", "output.save_every=3"], words)
     folder = Path(name)
     folder.mkdir()
@@ -201,7 +201,7 @@ def test_a_run_is_started_with_the_config_that_was_checked(config: str, words: l
         assert train_command(point, folder / point.name, resumes=False) == command[:-2]
 
 
-def test_what_differs_between_two_sweeps_is_told(config: str) -> None:
+def test_differences_between_two_sweeps_are_described(config: str) -> None:
     """The output folder, logging and the server's address may differ."""
     rates = ["training.learning_rate=1e-6,2e-6"]
 
@@ -209,9 +209,9 @@ def test_what_differs_between_two_sweeps_is_told(config: str) -> None:
         return load_sweep(config, overrides, rates).base()
 
     assert difference(base("output.dir=a", "engine.port=1"), base("logging.project=p", "output.save_every=1")) == ""
-    told = "seed was 0 before and is 1 now, training.max_steps was 15 before and is 20 now"
-    assert difference(base("training.max_steps=15"), base("seed=1")) == told
+    message = "seed was 0 before and is 1 now, training.max_steps was 15 before and is 20 now"
+    assert difference(base("training.max_steps=15"), base("seed=1")) == message
     assert difference(base(), base("lora.r=4")).startswith("lora.r was not given before and is 4 now, lora.alpha")
     assert difference(base(), base("lora.r=4")).endswith(" and 1 more")
-    told = difference({"seed": [0, 1]}, {"seed": [0, 1], "training.beta": [0.1]})
-    assert told == "training.beta was not given before and is [0.1] now"
+    message = difference({"seed": [0, 1]}, {"seed": [0, 1], "training.beta": [0.1]})
+    assert message == "training.beta was not given before and is [0.1] now"

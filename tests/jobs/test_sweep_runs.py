@@ -1,4 +1,4 @@
-"""Sweeps with a small Python program in place of `rg-env train`. Each sweep is a separate process, whose console
+"""Tests of sweeps with a small Python program in place of `rg-env train`. Each sweep is a separate process whose
 output, exit code, files and child processes are checked."""
 
 import json
@@ -14,7 +14,7 @@ from rg_env.errors import InputError, OutputFolderError
 from rg_env.jobs.sweep import load_sweep, refuse_sweep, status_of, sweep_folder
 
 Started = Callable[..., Any]
-pytestmark = pytest.mark.slow  # some 20 processes, which wait for each other
+pytestmark = pytest.mark.slow  # starts some 20 processes that wait for each other
 
 CONFIG = "model: {name: tiny}\ntasks: leg_counting\ntraining: {max_steps: 20}\n"
 WORDS = ["seed=0,1,2"]
@@ -32,7 +32,7 @@ sweep = load_sweep("run.yaml", ["output.dir=sweep"], sys.argv[1:])
 folder = sweeps.sweep_folder(sweep, "run", resume=True)
 run_command(lambda: sweeps.run_sweep(sweep, folder, again="the same again", command=command))
 """
-# What a run leaves, so far as a sweep looks at it; a file `does-SEED` tells how it goes.
+# Stand-in for a run, with the files that a sweep reads; a file `does-SEED` selects what it does.
 TRAINER = """
 import json, os, signal, subprocess, sys, time
 from pathlib import Path
@@ -68,7 +68,7 @@ print("trained", flush=True)
 
 @pytest.fixture(autouse=True)
 def config(folder: Path) -> None:
-    """A config in the working directory."""
+    """Write a config and the stand-in for a run to the working directory."""
     for name, text in (("run.yaml", CONFIG), ("trainer.py", TRAINER)):
         (folder / name).write_text(text)
 
@@ -79,15 +79,15 @@ def started(start_program: Callable[..., Any]) -> Started:
 
 
 def ended(sweep: Any) -> tuple[int, list[str], str]:
-    """Exit code, lines of standard output without the seconds, and standard error."""
+    """Wait for a sweep and return its exit code, the lines of stdout without durations, and stderr."""
     code, printed, errors = sweep.end()
     lines = [line.rpartition(" after ")[0] if line.endswith(" s") else line for line in printed.splitlines()]
     return code, lines, errors
 
 
 def test_a_run_that_fails_or_is_stopped_does_not_end_the_sweep(folder: Path, started: Started) -> None:
-    """A failed run is reported with its last line, its remaining processes are ended, and the next attempt runs only
-    this point. A run that a monitor stopped is not repeated, but does not count as finished, either."""
+    """A failed run is reported with its last line, its processes are ended, and the next attempt repeats only this run.
+    A run that a monitor stopped is not repeated, but does not count as finished."""
     (folder / "does-0").write_text("is stopped")
     (folder / "does-1").write_text("fails")
     code, lines, errors = ended(started())
@@ -129,7 +129,7 @@ def test_a_run_that_fails_or_is_stopped_does_not_end_the_sweep(folder: Path, sta
 
 
 def test_a_signal_lets_the_run_save_and_ends_the_sweep(folder: Path, started: Started) -> None:
-    """One line shows how to resume. Until then, no other process can run the sweep."""
+    """The last line shows how to resume. While a sweep runs, no other process can run it."""
     (folder / "does-1").write_text("waits")
     sweep = started().until("sweep/logs/seed=1.log", "waiting")
     other = started().process
@@ -147,7 +147,7 @@ def test_a_signal_lets_the_run_save_and_ends_the_sweep(folder: Path, started: St
 
 
 def test_a_folder_of_another_sweep_is_refused(folder: Path) -> None:
-    """The error names the difference. A folder without a sweep is refused, too."""
+    """The error names the first difference. A folder with files but no sweep is also refused."""
 
     def checked(*overrides: str, words: list[str] = WORDS, resume: bool = True) -> Path:
         return sweep_folder(load_sweep("run.yaml", ["output.dir=sweep", *overrides], words), "run", resume)
@@ -159,7 +159,7 @@ def test_a_folder_of_another_sweep_is_refused(folder: Path) -> None:
     assert checked("logging.project=other") == Path("sweep")
     with_beta = ["training.beta=0.1,0.2", "training.epsilon=0.1", *WORDS]
     described = json.dumps(load_sweep("run.yaml", [], with_beta).described())
-    for content, refused, told in (
+    for content, refused, message in (
         (None, lambda: checked(resume=False), "sweep is not empty and may contain another run"),
         (None, lambda: checked(words=["seed=0,1"]), r"seed was \[0, 1, 2\] before and is \[0, 1\] now; use the same"),
         (
@@ -173,7 +173,7 @@ def test_a_folder_of_another_sweep_is_refused(folder: Path) -> None:
     ):
         if content:
             Path("sweep/sweep.yaml").write_text(content)
-        with pytest.raises(InputError, match=told):
+        with pytest.raises(InputError, match=message):
             refused()
     Path("sweep/sweep.yaml").unlink()
     with pytest.raises(OutputFolderError, match=r"cannot be used for a sweep .* no sweep\.yaml"):

@@ -1,4 +1,4 @@
-"""Models to export, a run to publish, and a local stand-in for the Hub."""
+"""Fixtures of the tests of publishing: models to export, a run to publish, and a local stand-in for the Hub."""
 
 import contextlib
 import shutil
@@ -25,7 +25,7 @@ from rg_env.publish.push import push
 
 @pytest.fixture
 def make_model() -> Callable[..., Any]:
-    """A small model with random weights; keywords change its configuration."""
+    """Return a function that makes a small model with random weights of the given configuration."""
 
     def make(config: Any = SERVED["qwen2, tied"], seed: int = 0) -> Any:
         return random_model(config, seed, dtype=torch.float32).eval()
@@ -41,7 +41,7 @@ def saved(make_model: Callable[..., Any], tmp_path: Path) -> Path:
 
 @pytest.fixture
 def exported() -> Callable[..., tuple[Path, list[str]]]:
-    """Exports a folder; returns the new folder and the progress lines."""
+    """Return a function that exports a folder and returns the new folder and the progress lines."""
 
     def call(path: Path, **request: Any) -> tuple[Path, list[str]]:
         lines: list[str] = []
@@ -52,7 +52,7 @@ def exported() -> Callable[..., tuple[Path, list[str]]]:
 
 @pytest.fixture
 def refused(tmp_path: Path) -> Callable[..., Any]:
-    """Context manager: the block must raise a one-line error and leave no files."""
+    """Return a context manager that requires its block to raise a one-line error and to leave no files."""
 
     @contextlib.contextmanager
     def check(words: str, kind: type[Exception] = RGEnvError) -> Iterator[None]:
@@ -67,7 +67,7 @@ def refused(tmp_path: Path) -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of four steps on two tasks, with a held-out task and a labeled one. Tests must not change it."""
+    """Train four steps on two tasks, with a held-out task and a labeled one. Tests must not change this folder."""
     folder = tmp_path_factory.mktemp("trained") / "run"
     train(f"output.dir={folder}")
     return folder
@@ -75,16 +75,16 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(trained: Path, tmp_path: Path) -> Path:
-    """A copy of the trained run."""
+    """Copy the trained run into a folder that a test may change."""
     return Path(shutil.copytree(trained, tmp_path / "run"))
 
 
 @pytest.fixture
 def hub(environ: Callable[..., None], tmp_path: Path) -> Iterator[HubServer]:
-    """The Hub for huggingface_hub in this process and its children; "me" may write with the token CANARY."""
+    """Serve the Hub to huggingface_hub in this process and its children; "me" may write with the token CANARY."""
     with HubServer() as server:
         server.tokens = {CANARY: ("me", True)}
-        # Other processes read the environment when they import huggingface_hub; this one has done that.
+        # Child processes read the environment when they import huggingface_hub, which this process has already done.
         environ(**server.environment, HF_HOME=str(tmp_path / "hf"), HF_TOKEN=CANARY)
         template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, server.url)
         folders = {"HF_TOKEN_PATH": str(tmp_path / "no-token"), "HF_HUB_CACHE": str(tmp_path / "hf")}
@@ -96,7 +96,7 @@ def hub(environ: Callable[..., None], tmp_path: Path) -> Iterator[HubServer]:
 
 @pytest.fixture
 def pushed(hub: HubServer) -> Callable[..., tuple[str, list[str]]]:
-    """Publishes a folder as me/legs; returns the address and the progress lines."""
+    """Return a function that publishes a folder as me/legs and returns the URL and the progress lines."""
 
     def call(path: Path, **request: Any) -> tuple[str, list[str]]:
         lines: list[str] = []

@@ -1,4 +1,4 @@
-"""LoRA adapters, merged or kept: the export computes the same as the model with its adapters."""
+"""Tests of exporting LoRA adapters, merged or separate: the export computes the same as the model with its adapters."""
 
 import json
 from collections.abc import Callable
@@ -22,7 +22,7 @@ ALL = {"target_modules": "all-linear"}
 
 @pytest.fixture
 def trained(make_model: Callable[..., Any], tmp_path: Path) -> Callable[..., tuple[Path, Any]]:
-    """A checkpoint with trained adapters, and the model. Keyword arguments are passed to `LoraConfig`."""
+    """Return a function that makes a checkpoint with trained adapters, and its model. `options` go to `LoraConfig`."""
 
     def make(family: str = "qwen2, tied", **options: Any) -> tuple[Path, Any]:
         base = make_model(SERVED[family])
@@ -61,7 +61,7 @@ def computed(model: Any) -> torch.Tensor:
 )
 @pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers` to `True`")
 def test_merged_adapters_compute_the_same(trained: Any, exported: Export, family: str, options: dict[str, Any]) -> None:
-    """The merged model is a plain model. Its logits match those that PEFT computes with unmerged adapters."""
+    """The merged model needs no PEFT, and its logits match those that PEFT computes with unmerged adapters."""
     folder, model = trained(family, **options)
     out, lines = exported(folder, merge_lora=True, dtype="fp32")
     assert lines[0] == f"exporting {folder}: LoRA adapters, merged, step 5"
@@ -73,8 +73,8 @@ def test_merged_adapters_compute_the_same(trained: Any, exported: Export, family
     assert not torch.allclose(computed(model), base, atol=1e-2)
 
 
-def test_kept_adapters_are_the_same(trained: Any, exported: Export) -> None:
-    """The export is a folder that PEFT loads, with the tokenizer, in the requested dtype."""
+def test_exported_adapters_equal_the_trained_ones(trained: Any, exported: Export) -> None:
+    """PEFT loads the export, which includes the tokenizer and has the requested dtype."""
     folder, model = trained()
     out, lines = exported(folder)
     assert {path.name for path in out.iterdir()} == {"adapter_config.json", "adapter_model.safetensors", *TOKENIZER}
@@ -87,8 +87,10 @@ def test_kept_adapters_are_the_same(trained: Any, exported: Export) -> None:
 
 @pytest.mark.parametrize("merge", [True, False])
 @pytest.mark.parametrize("left", ["empty", "none"])
-def test_adapters_that_zero3_left_empty_are_in_shards(trained: Any, exported: Export, left: str, merge: bool) -> None:
-    """Trainers that save adapters without gathering them leave tensors of size 0, or no file at all."""
+def test_adapters_that_zero3_left_empty_are_read_from_shards(
+    trained: Any, exported: Export, left: str, merge: bool
+) -> None:
+    """Trainers that do not gather adapters before saving write tensors of size 0, or no file."""
     folder, model = trained("llama, untied", target_modules=["q_proj", "down_proj"], modules_to_save=["lm_head"])
     adapters = load_file(folder / "adapter_model.safetensors")
     state = {name: value for name, value in weights(model).items() if "original_module" not in name}
@@ -127,7 +129,7 @@ def tensors(change: Callable[[dict[str, torch.Tensor]], Any]) -> Callable[[Path]
 
 
 def another(state: dict[str, torch.Tensor]) -> None:
-    """Add a weight of another kind of adapter, which PEFT ignores."""
+    """Add a weight that belongs to another kind of adapter, which PEFT ignores."""
     name = next(name for name in state if name.endswith("q_proj.lora_A.weight"))
     state[name.replace("lora_A", "lora_C")] = torch.ones(1)
 
@@ -157,8 +159,8 @@ def test_damaged_adapters(
 
 
 @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")
-def test_a_tied_end_that_was_adapted_is_refused(trained: Any, exported: Export) -> None:
-    """The head and the embedding now differ, which a merged model cannot represent; kept adapters can."""
+def test_an_adapted_tied_head_cannot_be_merged(trained: Any, exported: Export) -> None:
+    """Because the LM head and the embedding now differ, a merged model cannot represent them; separate adapters can."""
     folder, _ = trained(target_modules=["q_proj"], modules_to_save=["lm_head"])
     with pytest.raises(InputError, match="cannot be merged: the model ties the LM head and the embedding"):
         exported(folder, merge_lora=True)

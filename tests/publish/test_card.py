@@ -1,4 +1,4 @@
-"""The model card reports what the run's files contain and nothing else; text from files is treated as data."""
+"""Tests of the model card: it reports only what the run's files contain, and treats their text as data."""
 
 import contextlib
 import json
@@ -35,19 +35,19 @@ from rg_env.training import EvaluationPlan, load_train_config, run_config, train
 
 NUMBER = re.compile(r"(?<![\w.])[+-]?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w])")
 FALSE_CLAIMS = "Reasoning Gym|reasoning-gym\n|`default`|`None`|not recorded"
-"""What the card of a run on own data must not contain."""
+"""Text that the card of a run on one's own data must not contain."""
 PROSE = {"95", "256"}
-"""Numbers of the template: 95% intervals, SHA-256."""
+"""Numbers in the card's own text: 95% intervals and SHA-256."""
 
 
 def card_of(path: Path, **request: Any) -> str:
-    """The card that a push of `path` would send."""
+    """Return the card that pushing `path` would upload."""
     shown = preview(PushRequest(path, "me/legs", **request))
     return shown[shown.index("---\n") :]
 
 
 def numbers_in(value: object) -> Iterator[float]:
-    """All numbers in plain values, including those in strings."""
+    """Yield all numbers in plain values, including those in strings."""
     if isinstance(value, dict):
         yield from numbers_in([*value, *value.values()])
     elif isinstance(value, list):
@@ -60,7 +60,7 @@ def numbers_in(value: object) -> Iterator[float]:
 
 
 def edited(run: Path, name: str, **values: Any) -> dict[str, Any]:
-    """Change sections of one of the run's YAML files and return its values."""
+    """Change sections of one of the run's YAML files and return the new contents."""
     found: dict[str, Any] = yaml.safe_load((run / name).read_text())
     for key, value in values.items():
         found[key] = {**found[key], **value} if isinstance(value, dict) else value
@@ -71,7 +71,7 @@ def edited(run: Path, name: str, **values: Any) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [2, 4])
 def test_every_number_is_in_the_runs_files(trained: Path, step: int) -> None:
-    """Every number on the card is in the run's files, or follows from them by the project's own statistics."""
+    """Numbers on the card are in the run's files or computed from them by rg_env's statistics."""
     body = card_of(trained / f"checkpoint-{step}", optimizer_state="full")
     run = RunFolder(trained)
     sides = {name: read_results(run.evaluation_file(at)) for name, at in (("before", 0), ("after", step))}
@@ -90,7 +90,7 @@ def test_every_number_is_in_the_runs_files(trained: Path, step: int) -> None:
 
 @pytest.mark.slow
 def test_tables_and_metadata_have_the_recorded_results(trained: Path) -> None:
-    """They cover each training task, their mean, held-out tasks and labeled tasks."""
+    """The tables cover each training task, the tasks' mean, held-out tasks and labeled tasks."""
     found = card_of(trained)
     after = evaluation_of(trained, 4)
     scores = after["tasks"]["leg_counting"]
@@ -121,7 +121,7 @@ def test_tables_and_metadata_have_the_recorded_results(trained: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_reader_needs(trained: Path) -> None:
+def test_the_card_has_what_a_reader_needs(trained: Path) -> None:
     found = card_of(trained, optimizer_state="full")
     for text in (
         "the tiny policy that is included in rg-env",
@@ -149,7 +149,7 @@ def test_what_a_reader_needs(trained: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("grading", ["hardened", "upstream"])
 def test_the_card_of_a_scripts_run(run: Path, grading: str) -> None:
-    """Its settings are those of the environment, in config.yaml; there is no config that could be run again."""
+    """A script's run has only the environment's settings in config.yaml and no config to run again."""
     edited(run, "arguments.yaml", environment={"grading": grading})
     (run / "arguments.yaml").rename(run / "config.yaml")
     found = card_of(run, optimizer_state="full")
@@ -161,7 +161,8 @@ def test_the_card_of_a_scripts_run(run: Path, grading: str) -> None:
 
 @pytest.mark.slow
 def test_what_is_missing_is_stated(run: Path) -> None:
-    """The run has not ended, was stopped, needs the author's code, or did not evaluate these weights."""
+    """The card states that a run was stopped, failed, did not end, needs the author's code, or did not evaluate the
+    weights."""
     results = json.loads((run / "train_results.json").read_text())
     results |= {"stopped_by": "kl_spike", "monitors": ["step 3: *kl* | rose"], "interrupted": True, "error": "a <b>"}
     (run / "train_results.json").write_text(json.dumps(results))
@@ -187,7 +188,7 @@ def test_what_is_missing_is_stated(run: Path) -> None:
 
 @pytest.mark.slow
 def test_results_are_not_claimed_for_rounded_weights(run: Path) -> None:
-    """The run did not evaluate an export in half precision; an export in full precision has the same weights."""
+    """An export in half precision was not evaluated by the run; one in full precision has the evaluated weights."""
     for dtype in ("float32", "bfloat16"):
         folder = run / f"checkpoint-4-{dtype}"
         AutoModelForCausalLM.from_pretrained(run / "checkpoint-4", dtype=dtype).save_pretrained(folder)
@@ -199,8 +200,8 @@ def test_results_are_not_claimed_for_rounded_weights(run: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_program_prompts_the_model(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The card's program uses the run's first prompt, whose text cannot end the program."""
+def test_the_cards_program_prompts_the_model(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The card's program uses the run's first prompt, whose text cannot break out of the program."""
     messages = [{"role": "user", "content": "Say \"so\":\n```\nthen ''' <answer>1</answer>."}]
     edited(run, "arguments.yaml", environment={"first_prompt": messages})
     (program,) = re.findall(r"^````+python\n(.*?)^````+$", card_of(run), re.DOTALL | re.MULTILINE)
@@ -212,8 +213,9 @@ def test_the_program_prompts_the_model(run: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.slow
-def test_the_command_evaluates_as_the_run_did(run: Path, hub: HubServer, pushed: Any, tmp_path: Path) -> None:
-    """`rg-env eval` takes prompt, token limit and task options from the download when a shell runs the card's line."""
+def test_the_cards_command_evaluates_as_the_run_did(run: Path, hub: HubServer, pushed: Any, tmp_path: Path) -> None:
+    """With the options in the card's command, `rg-env eval` uses the downloaded run's prompt, token limit and task
+    options."""
     prompt = 'It\'s "one": $HOME\nthen <answer>your answer here</answer>.'
     edited(run, "arguments.yaml", environment={"system_prompt": prompt})
     edited(run, "config.yaml", prompt={"system_prompt": prompt})
@@ -232,7 +234,7 @@ def test_the_command_evaluates_as_the_run_did(run: Path, hub: HubServer, pushed:
 
 
 @pytest.mark.slow
-def test_text_from_files_is_data(run: Path) -> None:
+def test_text_from_files_is_not_interpreted_as_markup(run: Path) -> None:
     """Names, options and prompts that look like markup are shown literally, and the metadata stays valid."""
     evil = 'x`|\n---\n# owned <script>alert(1)</script> [click](http://evil) "quoted": {{'
     manifest = json.loads((run / "manifest.json").read_text())
@@ -264,7 +266,7 @@ def test_text_from_files_is_data(run: Path) -> None:
 
 @pytest.mark.slow
 def test_the_card_of_a_run_on_own_data(tmp_path: Path) -> None:
-    """It names the file and does not mention Reasoning Gym."""
+    """The card names the data file and does not mention Reasoning Gym."""
     rows = [{"question": f"{number} + 1", "answer": number + 1} for number in range(30)]
     (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     own = ["tasks=null", f"data={tmp_path / 'sums.jsonl'}", "splits.num_eval_examples=6", "training.max_steps=1",
@@ -293,7 +295,7 @@ def test_the_card_of_a_run_on_own_data(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("data", "named"), [("problems.jsonl", "problems.jsonl"), (None, "20 own rows")])
 def test_the_card_of_a_scripts_run_on_own_rows(make_trainer: Any, tmp_path: Path, data: str | None, named: str) -> None:
-    """It names the script's `--data`, or the number of rows."""
+    """The card names the script's `--data` or, without it, the number of rows."""
     rows = [{"question": f"{number} + 1", "answer": number + 1} for number in range(24)]
     trainer = make_trainer(env=Environment(rows[:20], rows[20:]), max_steps=1, max_tokens=8)
     train(trainer, settings={"data": data}, evaluation=EvaluationPlan(every=1))
@@ -308,7 +310,7 @@ def test_the_card_of_a_scripts_run_on_own_rows(make_trainer: Any, tmp_path: Path
 
 
 def test_the_license_is_what_the_base_models_card_states(tmp_path: Path) -> None:
-    """It is unknown if the card is missing or damaged, or does not state it."""
+    """The license is unknown if the base model's card is missing, damaged, or does not state it."""
     assert find_license(Base("tiny"))["license"] == "apache-2.0"
     assert find_license(Base("org/base", on_hub=True)) == {}, "without a connection"
     base, card = Base("base", folder=tmp_path), tmp_path / "README.md"

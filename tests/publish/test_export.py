@@ -1,4 +1,4 @@
-"""An export loads everywhere and equals the trained model; otherwise, no files are left."""
+"""Tests of `rg-env export`: every export can be loaded and equals the trained model; a failed one leaves no files."""
 
 import json
 import shutil
@@ -37,8 +37,8 @@ IDS = torch.arange(3, 40).view(1, -1)
 
 
 def same_model(folder: Path, model: Any, dtype: torch.dtype = torch.float32) -> None:
-    """Check that `from_pretrained` gives a model that computes the same as `model` with weights rounded to `dtype`."""
-    # Of one kind of attention: Gemma 2's caps are not in all of them.
+    """Check that `from_pretrained` loads a model that computes the same as `model` with weights rounded to `dtype`."""
+    # Gemma 2's soft caps are not in all attention implementations, so both models use the same one.
     attention = model.config._attn_implementation
     loaded = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", attn_implementation=attention)
     assert loaded.dtype == dtype
@@ -49,7 +49,7 @@ def same_model(folder: Path, model: Any, dtype: torch.dtype = torch.float32) -> 
 
 
 def rounded(model: Any, dtype: torch.dtype) -> Any:
-    """Round the parameters of `model`. `model.to` would also round the position frequencies."""
+    """Round only the parameters of `model`; `model.to` would also round the rotary frequencies."""
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
     return model
@@ -67,8 +67,8 @@ def test_an_export_keeps_what_an_evaluation_takes_from_the_run(saved: Path, expo
 
 
 @pytest.mark.parametrize("family", [*SERVED, "gemma2 with soft caps"])
-def test_families_come_out_as_they_went_in(family: str, make_model: Make, exported: Export, tmp_path: Path) -> None:
-    """Weights may be tied or fused, and come from shards of three processes."""
+def test_model_families_are_exported_unchanged(family: str, make_model: Make, exported: Export, tmp_path: Path) -> None:
+    """The weights, some of them tied or fused, are assembled from shards of three processes."""
     model = make_model({**SERVED, **FAMILIES}[family])
     folder = with_companions(tmp_path / "checkpoint-5", model)
     write_zero(folder, weights(model), stage=3, processes=3, shared=tied(model))
@@ -88,7 +88,7 @@ def test_families_come_out_as_they_went_in(family: str, make_model: Make, export
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("kind", ["bin", "verl", "accelerate"])
 def test_every_kind_exports_the_same(kind: str, dtype: str, make_model: Make, exported: Export, tmp_path: Path) -> None:
-    """Weights of any trainer are rounded once, to the requested dtype, which config.json records."""
+    """Weights of any format are rounded once, to the requested dtype, which config.json records."""
     model = make_model()
     folder = with_companions(tmp_path / "run" / "checkpoint-5", model)
     state = weights(model)
@@ -96,7 +96,7 @@ def test_every_kind_exports_the_same(kind: str, dtype: str, make_model: Make, ex
         torch.save(state, folder / "pytorch_model.bin")
     elif kind == "accelerate":
         write_distcp(folder / "pytorch_model_fsdp_0", state, processes=2)
-    else:  # configuration and tokenizer in a folder of their own
+    else:  # configuration and tokenizer are in a separate folder
         actor = tmp_path / "run" / "global_step_5" / "actor"
         write_dtensors(actor, {**state, "lm_head.weight": state["model.embed_tokens.weight"]}, processes=3)
         folder.rename(actor / "huggingface")
@@ -110,7 +110,7 @@ def test_every_kind_exports_the_same(kind: str, dtype: str, make_model: Make, ex
     same_model(out, model, wanted)
 
 
-def test_the_type_is_that_of_the_checkpoint(make_model: Make, exported: Export, tmp_path: Path) -> None:
+def test_the_dtype_is_that_of_the_checkpoint(make_model: Make, exported: Export, tmp_path: Path) -> None:
     """The dtype is the one that the run loaded, or else the one in config.json, or else that of the weights."""
     model = rounded(make_model(), torch.bfloat16)
     folder = with_companions(tmp_path / "run" / "checkpoint-5", model)
@@ -131,7 +131,7 @@ def test_the_type_is_that_of_the_checkpoint(make_model: Make, exported: Export, 
 
 
 def test_large_models_have_several_files(saved: Path, make_model: Make, monkeypatch: Patch, exported: Export) -> None:
-    """They have an index like the one that transformers writes."""
+    """The files have an index like the one that transformers writes."""
     monkeypatch.setattr(export_module, "SHARD_SIZE", 300_000)
     model = make_model()
     out, lines = exported(saved)
@@ -145,8 +145,9 @@ def test_large_models_have_several_files(saved: Path, make_model: Make, monkeypa
     same_model(out, model)
 
 
-def test_names_that_trainers_wrap_are_found(make_model: Make, exported: Export, tmp_path: Path) -> None:
-    """torch.compile and FSDP add parts to names; weights that are not part of the model are skipped and reported."""
+def test_wrapped_weight_names_are_recognized(make_model: Make, exported: Export, tmp_path: Path) -> None:
+    """Prefixes of torch.compile and FSDP are removed; weights that are not part of the model are skipped and
+    reported."""
     model = make_model()
     folder = with_companions(tmp_path / "m", model)
     names = {name: name.replace("layers.1.", "layers.1._checkpoint_wrapped_module.") for name in weights(model)}
@@ -157,7 +158,7 @@ def test_names_that_trainers_wrap_are_found(make_model: Make, exported: Export, 
     same_model(out, model)
 
 
-def test_a_run_gives_its_last_or_its_best(make_model: Make, exported: Export, tmp_path: Path) -> None:
+def test_a_runs_last_or_best_checkpoint_is_exported(make_model: Make, exported: Export, tmp_path: Path) -> None:
     """The best checkpoint has the highest recorded accuracy; a more accurate step that was not saved is reported."""
     models = {step: make_model(seed=step) for step in (2, 4, 10)}
     (tmp_path / "eval_results").mkdir()
@@ -205,10 +206,10 @@ def norm(model: Any, value: float) -> dict[str, torch.Tensor]:
         (lambda m: {NORM: torch.ones(128, dtype=torch.int8)}, None, "has dtype int8, but quantized"),
     ],
 )
-def test_other_models_fail(
+def test_weights_that_do_not_fit_the_model_are_rejected(
     changed: Any, dtype: Any, words: Any, make_model: Any, exported: Export, tmp_path: Path, refused: Any
 ) -> None:
-    """They fail even without verification, and no files or new parent folders are left."""
+    """Such checkpoints are rejected even without verification, and no files or parent folders are left."""
     model = make_model()
     folder = save_whole(tmp_path / "m", model, changed(model))
     with refused(words):
@@ -217,7 +218,7 @@ def test_other_models_fail(
 
 @pytest.mark.parametrize("stored", ["both", "head"])
 def test_a_stored_tied_head_is_read_once(stored: str, make_model: Make, exported: Export, tmp_path: Path) -> None:
-    """It must equal the embedding; a checkpoint may also store the head alone."""
+    """The head is dropped if it equals the embedding, and replaces an embedding that is missing."""
     model = make_model()
     head = {"lm_head.weight": model.lm_head.weight.detach().clone()}
     folder = save_whole(tmp_path / "m", model, head | ({"model.embed_tokens.weight": None} if stored == "head" else {}))
@@ -227,7 +228,7 @@ def test_a_stored_tied_head_is_read_once(stored: str, make_model: Make, exported
 
 
 def test_tensors_that_share_memory_are_all_written(make_model: Make, exported: Export, tmp_path: Path) -> None:
-    """torch's files can store a head that shares the embedding's memory, in a model that does not tie them."""
+    """A torch file can store a head that shares memory with the embedding, in a model that does not tie them."""
     model = make_model(SERVED["qwen2, untied"])
     model.lm_head.weight = model.model.embed_tokens.weight
     head = {"lm_head.weight": model.lm_head.weight}
@@ -238,8 +239,8 @@ def test_tensors_that_share_memory_are_all_written(make_model: Make, exported: E
     same_model(out, model)
 
 
-def test_wrong_tensors_are_found(saved: Path, exported: Export, refused: Any, monkeypatch: Patch) -> None:
-    """The verification reads the written file: a single wrong byte makes the export fail."""
+def test_wrong_tensors_are_detected(saved: Path, exported: Export, refused: Any, monkeypatch: Patch) -> None:
+    """The written file is read again, and a few wrong bytes make the export fail."""
 
     def and_spoil(tensors: dict[str, torch.Tensor], folder: Path, **options: Any) -> None:
         save_torch_state_dict(tensors, folder, **options)
@@ -252,7 +253,7 @@ def test_wrong_tensors_are_found(saved: Path, exported: Export, refused: Any, mo
 
 
 def test_whole_weights_next_to_shards_are_compared(make_model: Make, exported: Export, tmp_path: Path) -> None:
-    """The processes gathered them when they saved, so they confirm how the shards are assembled."""
+    """The training processes gathered this copy when they saved, so it confirms how the shards are assembled."""
     model = make_model()
     folder = with_companions(tmp_path / "m", model)
     write_zero(folder, weights(model), stage=3, processes=3, shared=tied(model))
@@ -271,8 +272,8 @@ def test_whole_weights_next_to_shards_are_compared(make_model: Make, exported: E
     assert not out.exists()
 
 
-def test_weights_in_the_wrong_places_are_found(make_model: Make) -> None:
-    """The relative difference between the logits allows for rounding, but not for two swapped layers of one shape."""
+def test_weights_in_the_wrong_places_are_detected(make_model: Make) -> None:
+    """The tolerance on the logits allows for rounding, but not for two swapped layers of the same shape."""
     model = make_model()
     prompts = export_module.prompt_ids(AutoTokenizer.from_pretrained(POLICY_DIR), 784)
     trained = export_module.logits(model, prompts)
@@ -286,7 +287,7 @@ def test_weights_in_the_wrong_places_are_found(make_model: Make) -> None:
             export_module.check_logits(trained, wrong, export_module.TOLERANCE[torch.bfloat16])
 
 
-def test_the_base_model_has_what_is_missing(saved: Path, make_model: Make, exported: Export, tmp_path: Path) -> None:
-    """FSDP's checkpoints lack the configuration and the tokenizer."""
+def test_the_base_model_provides_missing_files(saved: Path, make_model: Make, exported: Export, tmp_path: Path) -> None:
+    """FSDP's checkpoints lack the configuration and the tokenizer, which come from --base."""
     write_distcp(tmp_path / "m", weights(make_model()), processes=2)
     same_model(exported(tmp_path / "m", base=str(saved))[0], make_model())

@@ -1,4 +1,4 @@
-"""Checkpoints and output folders that cannot be used: a one-line error, an exit code, and no files left."""
+"""Tests of checkpoints and output folders that cannot be used: one-line errors, exit codes, and no files left."""
 
 import contextlib
 import os
@@ -76,14 +76,14 @@ def test_a_missing_or_damaged_configuration(
 
 
 def test_the_tokenizer_of_another_model(make_model: Callable[..., Any], exported: Export, tmp_path: Path) -> None:
-    """It has ids without an embedding in the model."""
+    """The tokenizer has more tokens than the model has embeddings."""
     qwen = SERVED["qwen2, tied"]
     folder = save_whole(tmp_path / "m", make_model(type(qwen)(**{**qwen.to_dict(), "vocab_size": 500})))
     with pytest.raises(ExportError, match="has 769 tokens, but the model has embeddings for 500"):
         exported(folder)
 
 
-def test_nothing_is_overwritten(saved: Path, exported: Export, tmp_path: Path, refused: Any) -> None:
+def test_existing_output_is_not_overwritten(saved: Path, exported: Export, tmp_path: Path, refused: Any) -> None:
     """Files, links and folders with files are not overwritten; an empty folder is used."""
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
@@ -101,8 +101,8 @@ def test_nothing_is_overwritten(saved: Path, exported: Export, tmp_path: Path, r
     assert exported(saved, out=tmp_path / "empty", verify=False)[0].stat().st_mode & 0o777 == 0o777 & ~mask
 
 
-def test_the_last_line_is_the_folder(rg_env: Command, saved: Path) -> None:
-    """The command also works on the current folder, and prints less without verification."""
+def test_the_last_line_of_the_output_is_the_folder(rg_env: Command, saved: Path) -> None:
+    """The current folder can be exported, and the command prints less without verification."""
     with contextlib.chdir(saved):
         code, out, errors = rg_env("export", ".")
     assert (code, errors, out.splitlines()[-1]) == (0, "", f"{saved}-export")
@@ -140,7 +140,7 @@ def test_names_in_a_checkpoint_are_shown_as_text(rg_env: Command, saved: Path) -
 
 @contextlib.contextmanager
 def files_up_to(size: int) -> Iterator[None]:
-    """Context in which this process cannot write a file larger than `size` bytes."""
+    """Prevent this process from writing files larger than `size` bytes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -149,7 +149,7 @@ def files_up_to(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_leaves_nothing(rg_env: Command, saved: Path) -> None:
+def test_a_full_disk_leaves_no_files(rg_env: Command, saved: Path) -> None:
     """The disk fills up in the middle of a file, simulated by a limit on file sizes."""
     before = sorted(saved.parent.rglob("*"))
     with files_up_to(200_000):
@@ -161,8 +161,8 @@ def test_a_full_disk_leaves_nothing(rg_env: Command, saved: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_while_writing_leaves_nothing(saved: Path, kind: signal.Signals) -> None:
-    """Clusters and closed terminals end programs with these signals."""
+def test_a_signal_while_writing_leaves_no_files(saved: Path, kind: signal.Signals) -> None:
+    """Cluster schedulers and closed terminals send these signals."""
     program = (
         f"import os, signal; signal.signal({kind.value}, signal.SIG_DFL)\n"  # nohup leaves SIGHUP ignored
         "from rg_env.cli.main import main; from rg_env.publish import export; finite = export._rounded\n"

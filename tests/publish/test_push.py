@@ -1,4 +1,4 @@
-"""What a repository receives and what is never sent, over HTTP with the Hub's protocol."""
+"""Tests of what is uploaded to a repository, and what never is, over HTTP with the Hub's protocol."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ def write_private(run: Path) -> None:
 
 
 def test_a_repository_gets_model_card_and_records(hub: HubServer, pushed: Pushed, run: Path) -> None:
-    """The files arrive byte for byte, in one commit, without other files of the folder."""
+    """The files arrive byte for byte in one commit, without other files of the folder."""
     write_private(run)
     url, lines = pushed(run)
     files = hub.repos["me/legs"].files()
@@ -50,8 +50,8 @@ def test_a_repository_gets_model_card_and_records(hub: HubServer, pushed: Pushed
     assert lines[1].startswith(f"sending {len(files) - 1} files (")
 
 
-def test_the_optimizers_state_comes_with_the_checkpoint(hub: HubServer, pushed: Pushed, run: Path) -> None:
-    """Everything needed to resume training is sent, without other files or paths; equal weights are sent once."""
+def test_the_optimizer_state_is_sent_with_the_checkpoint(hub: HubServer, pushed: Pushed, run: Path) -> None:
+    """All files needed to resume training are sent, without other files or local paths; equal weights are sent once."""
     there = {path.name for path in (run / "checkpoint-2").iterdir()}
     write_private(run)
     for name in ("curriculum.json", "previous_policy_0.safetensors", "training_args.bin"):
@@ -69,7 +69,7 @@ def test_the_optimizers_state_comes_with_the_checkpoint(hub: HubServer, pushed: 
     assert len(chunks) == len(set(chunks))
     assert len(hub.sent()) == len(hub.xorbs), "none twice"
     assert hub.repos["me/legs"].private
-    for path, content in files.items():  # no paths of the machine
+    for path, content in files.items():  # no local paths
         assert str(run).encode() not in content, path
         assert b"/run/checkpoint" not in content or path == "README.md", path
         assert str(POLICY_DIR).encode() not in content, path
@@ -77,7 +77,7 @@ def test_the_optimizers_state_comes_with_the_checkpoint(hub: HubServer, pushed: 
 
 
 def test_a_dry_run_needs_no_token(hub: HubServer, run: Path, environ: Any, rg_env: Any, pushed: Pushed) -> None:
-    """It lists the files that a push sends, with sizes, and prints the card."""
+    """The dry run lists the files that a push sends, with their sizes, and prints the card."""
     environ(HF_TOKEN=None)
     code, out, _ = rg_env("push", str(run), "--repo-id", "me/legs", "--dry-run", "--private")
     assert (code, hub.requests) == (0, [])
@@ -96,8 +96,9 @@ def test_a_dry_run_needs_no_token(hub: HubServer, run: Path, environ: Any, rg_en
     )
 
 
-def test_a_lora_runs_checkpoint_names_no_folder_of_the_machine(hub: HubServer, pushed: Pushed, tmp_path: Path) -> None:
-    """Nor does the card that PEFT writes into each checkpoint. PEFT loads the downloaded adapters."""
+def test_a_lora_checkpoint_is_sent_without_local_paths(hub: HubServer, pushed: Pushed, tmp_path: Path) -> None:
+    """PEFT's own card in each checkpoint contains the base model's path, which must not be published. PEFT loads the
+    downloaded adapters."""
     run = tmp_path / "lora"
     train(f"output.dir={run}", "lora={r: 2}", "training.max_steps=1", "evaluation.before=false", "evaluation.every=0")
     assert str(POLICY_DIR) in (run / "checkpoint-1/README.md").read_text(), "PEFT names it"
@@ -115,9 +116,9 @@ def test_a_lora_runs_checkpoint_names_no_folder_of_the_machine(hub: HubServer, p
     assert torch.equal(downloaded, trained)
 
 
-def test_the_same_run_is_pushed_again(hub: HubServer, pushed: Pushed, run: Path) -> None:
-    """The run may have moved or have fewer files: earlier files of rg-env are deleted, others are kept. Another run is
-    refused."""
+def test_the_same_run_can_be_pushed_again(hub: HubServer, pushed: Pushed, run: Path) -> None:
+    """The run may have moved or have fewer files: rg-env's earlier files are deleted and others are kept. A different
+    run is refused."""
     pushed(run / "checkpoint-2", optimizer_state="full")
     repo = hub.repos["me/legs"]
     repo.commit({**repo.files(), "LICENSE": b"theirs"})
@@ -142,10 +143,10 @@ def test_the_same_run_is_pushed_again(hub: HubServer, pushed: Pushed, run: Path)
     other = json.dumps(json.loads(metrics[0]) | {"time/evaluation": 12.5}) + "\n"
     (moved / "metrics.jsonl").write_text("".join([other, *metrics[1:]]))
     with pytest.raises(InputError, match=r"me/legs contains another run, which rg-env does not overwrite"):
-        pushed(moved)  # from the same config: its times differ
+        pushed(moved)  # same config, but different times
 
 
-def test_a_card_that_was_edited_on_the_hub_stays(hub: HubServer, pushed: Pushed, run: Path) -> None:
+def test_a_card_that_was_edited_on_the_hub_is_kept(hub: HubServer, pushed: Pushed, run: Path) -> None:
     pushed(run)
     repo = hub.repos["me/legs"]
     mine = repo.files()["README.md"] + b"\nWhat I found besides.\n"
@@ -159,7 +160,7 @@ def test_a_card_that_was_edited_on_the_hub_stays(hub: HubServer, pushed: Pushed,
 
 @pytest.mark.parametrize("files", [{"model.bin": b"theirs"}, {"README.md": b"# mine"}], ids=["a model", "a card"])
 def test_other_content_is_not_overwritten(hub: HubServer, pushed: Pushed, run: Path, files: dict[str, bytes]) -> None:
-    """A branch of its own has the run's files only."""
+    """With --revision, a branch is created that has only the run's files."""
     repo = hub.add("me/legs", files)
     with pytest.raises(
         InputError, match=r"me/legs contains other files \(.*which rg-env does not overwrite.*--revision NAME"
@@ -176,7 +177,7 @@ def test_other_content_is_not_overwritten(hub: HubServer, pushed: Pushed, run: P
 
 
 def test_a_model_folder_alone(hub: HubServer, pushed: Pushed, tmp_path: Path) -> None:
-    """Its card claims no results. It can be replaced by the same weights, but not by others."""
+    """The card of a model without a run has no results. A push can replace the same weights, but not others."""
     folder = Path(shutil.copytree(POLICY_DIR, tmp_path / "model"))
     assert pushed(folder)[1][0].startswith(f"no run was found for {folder}, so the card has no results: push the run")
     files = hub.repos["me/legs"].files()
@@ -191,7 +192,7 @@ def test_a_model_folder_alone(hub: HubServer, pushed: Pushed, tmp_path: Path) ->
 
 
 def test_the_license_is_looked_up_on_the_hub(hub: HubServer, pushed: Pushed, run: Path, rg_env: Any) -> None:
-    """It is in the base model's card; a dry run only reports that it will be looked up."""
+    """The license is read from the base model's card; a dry run only reports that it will be looked up."""
     (run / "config.yaml").write_text((run / "config.yaml").read_text().replace("name: tiny", "name: org/base", 1))
     card = b"---\nlicense: other\nlicense_name: base-1\nlicense_link: https://org.example/license\n---\n# base\n"
     hub.add("org/base", {"README.md": card})
@@ -211,7 +212,7 @@ def test_the_license_is_looked_up_on_the_hub(hub: HubServer, pushed: Pushed, run
 
 
 def test_links_to_other_folders_are_refused(hub: HubServer, pushed: Pushed, run: Path) -> None:
-    """A link could point to a key under a published name; a link within the run is followed."""
+    """A link could publish a key under a harmless name. Links within the run are followed."""
     secret = run.parent / "id_rsa"
     secret.write_text("not to be sent")
     (run / "checkpoint-4/NOTICE").symlink_to(run / "manifest.json")
@@ -227,7 +228,7 @@ def test_links_to_other_folders_are_refused(hub: HubServer, pushed: Pushed, run:
 
 
 def test_a_model_in_the_hubs_cache_is_sent(hub: HubServer, pushed: Pushed, tmp_path: Path) -> None:
-    """Its files are links to the cache's blobs."""
+    """Files in the cache's snapshots are links to its blobs."""
     blobs, folder = tmp_path / "models--a--b/blobs", tmp_path / "models--a--b/snapshots/abc"
     shutil.copytree(POLICY_DIR, blobs)
     folder.mkdir(parents=True)
@@ -242,7 +243,7 @@ KEYS = ("hf_" + "abCD" * 8 + "ef", "ghp_" + "a1B2" * 9, "AKIA" + "ABCD1234" * 2,
 
 
 def test_keys_are_not_sent(hub: HubServer, pushed: Pushed, run: Path, environ: Callable[..., None]) -> None:
-    """Neither strings that look like a key nor the values of secret variables are sent, or quoted in errors."""
+    """Strings that look like keys and values of secret variables are neither sent nor quoted in errors."""
     config = (run / "config.yaml").read_text()
     for key in KEYS:
         (run / "config.yaml").write_text(f"{config}\nnotes: '{key}'\n")

@@ -1,4 +1,4 @@
-"""A failed push reports a one-line error, and the same command resumes it."""
+"""Tests of failed pushes: each reports a one-line error, and the same command resumes the upload."""
 
 import logging
 import math
@@ -62,7 +62,7 @@ def test_a_connection_dropped_in_the_middle_of_a_file(hub: HubServer, pushed: Pu
 
 
 def test_a_push_to_a_new_branch_is_resumed(hub: HubServer, pushed: Pushed, run: Path) -> None:
-    """A branch starts with the files of the main branch, which are replaced."""
+    """A new branch starts with the files of the main branch, which the push replaces."""
     hub.add("me/legs", {"model.bin": b"theirs"})
     hub.fail("POST", "/commit/")
     with pytest.raises(HubError):
@@ -91,7 +91,7 @@ def test_a_push_to_a_new_branch_is_resumed(hub: HubServer, pushed: Pushed, run: 
 def test_refusals_are_one_line(
     hub: HubServer, run: Path, prepare: Any, error: Any, words: str, caplog: pytest.LogCaptureFixture, pushed: Pushed
 ) -> None:
-    """Neither the message nor a log contains a token; the next push succeeds if it is permitted."""
+    """Neither the message nor a log contains a token, and the next push succeeds once it is permitted."""
     tokens = dict(hub.tokens)
     prepare(hub)
     with caplog.at_level(logging.DEBUG), pytest.raises(error, match=words) as caught:
@@ -108,7 +108,7 @@ def test_refusals_are_one_line(
 def test_a_refusal_while_files_are_sent_without_xet(
     hub: HubServer, pushed: Pushed, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """huggingface_hub raises another error, caused by the refusal."""
+    """huggingface_hub wraps the refusal in another error."""
 
     def refuse(*args: Any, **kwargs: Any) -> None:
         response = httpx2.Response(403, request=httpx2.Request("PUT", "http://localhost/lfs"), text="no space left")
@@ -140,7 +140,7 @@ def test_a_hub_that_hangs(hub: HubServer, pushed: Pushed, run: Path, monkeypatch
     ids=["no hub", "user", "token", "no token", "offline"],
 )
 def test_unusable_hubs_and_tokens(hub: HubServer, trained: Path, variables: dict[str, str], words: str) -> None:
-    """They are refused before any request, and are not printed."""
+    """Unusable settings are refused before any request, and secrets are not printed."""
     command = [sys.executable, "-m", "rg_env.cli.main", "push", str(trained), "--repo-id", "me/legs"]
     environment = {**os.environ, **variables}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=trained.parent)
@@ -152,7 +152,7 @@ def test_unusable_hubs_and_tokens(hub: HubServer, trained: Path, variables: dict
 
 
 def test_bad_input_is_one_line(hub: HubServer, run: Path, rg_env: Any, tmp_path: Path) -> None:
-    """The exit code is 2, and no request was sent."""
+    """Bad input exits with code 2 before any request; a connection error exits with code 1."""
     half = Path(shutil.copytree(run / "checkpoint-4", tmp_path / "half"))
     (half / "model.safetensors").write_bytes((half / "model.safetensors").read_bytes()[:-100])
     damaged = Path(shutil.copytree(run, tmp_path / "damaged"))
@@ -184,7 +184,9 @@ def test_bad_input_is_one_line(hub: HubServer, run: Path, rg_env: Any, tmp_path:
     "pattern",
     [r"models/me/legs(\?|$)", "repos/create", "preupload", "xet-write-token", "/xorbs/", "/shards", "/commit/"],
 )
-def test_answers_of_another_server(hub: HubServer, run: Path, rg_env: Any, pattern: str, content: bytes) -> None:
+def test_responses_of_another_kind_of_server(
+    hub: HubServer, run: Path, rg_env: Any, pattern: str, content: bytes
+) -> None:
     hub.fail("GET HEAD POST PUT", pattern, 200, content, times=math.inf)
     code, _, err = rg_env("push", str(run), "--repo-id", "me/legs")
     assert code == 1
@@ -193,8 +195,8 @@ def test_answers_of_another_server(hub: HubServer, run: Path, rg_env: Any, patte
     assert CANARY not in err
 
 
-def test_the_token_is_sent_to_the_hub_alone(hub: HubServer, pushed: Pushed, run: Path) -> None:
-    """It is sent neither to the storage, which has its own token, nor to a server that the Hub redirects to."""
+def test_the_token_is_sent_only_to_the_hub(hub: HubServer, pushed: Pushed, run: Path) -> None:
+    """The token is sent neither to the storage, which has its own, nor to a server that the Hub redirects to."""
     pushed(run)
     storage = [request for request in hub.requests if re.match(r"/v\d/", request.path)]
     assert storage
@@ -209,7 +211,8 @@ def test_the_token_is_sent_to_the_hub_alone(hub: HubServer, pushed: Pushed, run:
 
 
 def test_the_command_needs_no_torch(hub: HubServer, trained: Path, tmp_path: Path) -> None:
-    """HF_ENDPOINT and HF_TOKEN come from the environment. The example publishes in the same way."""
+    """The push command does not import torch. HF_ENDPOINT and HF_TOKEN come from the environment, also for the example
+    script."""
     code = f"import sys; from rg_env.cli.main import run; c = run(['push', {str(trained)!r}, '--repo-id', 'me/legs'])"
     code += "; sys.exit(c or int('torch' in sys.modules))"
     example = Path(__file__).parents[2] / "examples/publish.py"

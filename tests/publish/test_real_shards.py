@@ -1,4 +1,4 @@
-"""Checkpoints written by DeepSpeed and FSDP on two processes are exported and compared with the trained model."""
+"""Tests of exporting checkpoints that DeepSpeed and FSDP wrote on two processes."""
 
 import os
 import shutil
@@ -17,9 +17,9 @@ from rg_env.tiny import POLICY_DIR
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(560)]
 Export = Callable[..., tuple[Path, list[str]]]
 WITHIN_S = 500
-"""Importing takes most of it, and DeepSpeed's compiling where it was never used; a busy machine three times as long."""
+"""Imports take most of this time, as does DeepSpeed's first compilation; a busy machine takes three times as long."""
 
-# ZeRO-3 as a run of ours leaves it, by transformers' trainer; the other kinds as the libraries themselves write them.
+# The Trainer of transformers writes ZeRO-3 as in a real run; the libraries themselves write the other formats.
 SCRIPT = """
 from rg_env.commands import prepare_process
 
@@ -92,7 +92,7 @@ os._exit(0)  # the libraries' threads can abort an interpreter that ends in the 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with all checkpoints."""
+    """Train on two processes and return the folder with all checkpoints."""
     folder = tmp_path_factory.mktemp("written")
     (folder / "write.py").write_text(SCRIPT)
     config = Path(__file__).parents[2] / "configs" / "zero3_cpu.yaml"
@@ -108,11 +108,11 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["trainer", "z1", "z2", "z2f", "z3b", "z3f", "fsdp", "dcp"])
-def test_what_was_really_written_is_exported(written: Path, exported: Export, tmp_path: Path, kind: str) -> None:
+def test_checkpoints_of_real_libraries_are_exported(written: Path, exported: Export, tmp_path: Path, kind: str) -> None:
     """Each weight equals the one in the processes when they saved, rounded to their compute dtype."""
     out, lines = exported(written / kind, out=tmp_path / "out", dtype="fp32")
-    (told,) = [line for line in lines if line.startswith("verified: every tensor equals the trained tensor")]
-    assert ("and the gathered copy in model.safetensors" in told) == (kind == "trainer")  # zero3_save_16bit_model
+    (line,) = [line for line in lines if line.startswith("verified: every tensor equals the trained tensor")]
+    assert ("and the gathered copy in model.safetensors" in line) == (kind == "trainer")  # zero3_save_16bit_model
     loaded = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
     trained = torch.load(written / f"{'fsdp' if kind == 'dcp' else kind}.pt")
     base = dict(AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32).named_parameters())
@@ -120,4 +120,4 @@ def test_what_was_really_written_is_exported(written: Path, exported: Export, tm
     for name, value in trained.items():
         assert torch.equal(loaded.get_parameter(name).to(value.dtype), value), name
     moved = [name for name, value in trained.items() if not torch.equal(value.float(), base[name])]
-    assert len(moved) == (9 if kind.endswith("f") else len(base))  # it was trained
+    assert len(moved) == (9 if kind.endswith("f") else len(base))  # the weights were trained

@@ -1,4 +1,4 @@
-"""The accuracy that a run recorded is measured again with the export, on the same problems."""
+"""Tests of measuring the accuracy that a run recorded again with the export, on the same problems."""
 
 import json
 import re
@@ -28,7 +28,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def config_run(kept: Path, tmp_path: Path) -> Path:
-    """A run of one step, which a test may change."""
+    """Return a run of one step that a test may change."""
     if not (kept / "config").exists():
         run_config(load_train_config(CONFIG, [*SMALL, f"output.dir={kept / 'config'}"]))
     return Path(shutil.copytree(kept / "config", tmp_path / "run"))
@@ -36,7 +36,7 @@ def config_run(kept: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def script_run(kept: Path, make_env: Any, make_trainer: Any, tmp_path: Path) -> Path:
-    """A run by a script, with the library's grading."""
+    """Return a script's run with the library's own grading, which a test may change."""
     if not (kept / "script").exists():
         env = make_env(grading="upstream")
         trainer = make_trainer(env=env, output_dir=str(kept / "script"), max_steps=1, max_tokens=90)
@@ -49,7 +49,7 @@ def greedy(evaluation: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def edited(run: Path, change: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Change the evaluation after step 1 and return it."""
+    """Change the evaluation after step 1 and return the new contents."""
     values: dict[str, Any] = json.loads((run / EVALUATION).read_text())
     change(values)
     (run / EVALUATION).write_text(json.dumps(values))
@@ -57,8 +57,9 @@ def edited(run: Path, change: Callable[[dict[str, Any]], None]) -> dict[str, Any
 
 
 @pytest.mark.parametrize("kind", ["config_run", "script_run"])
-def test_the_recorded_accuracy_is_found_again(kind: str, request: pytest.FixtureRequest, exported: Export) -> None:
-    """In float32 on a CPU, it is found exactly; a checkpoint with another recorded accuracy is not exported."""
+def test_the_recorded_accuracy_is_reproduced(kind: str, request: pytest.FixtureRequest, exported: Export) -> None:
+    """In float32 on a CPU, the accuracy is reproduced exactly; a checkpoint with another recorded accuracy is not
+    exported."""
     run: Path = request.getfixturevalue(kind)
     records = greedy(json.loads((run / EVALUATION).read_text()))[:20]
     right, n = sum(each["correct"] for each in records), len(records)
@@ -77,8 +78,8 @@ def test_the_recorded_accuracy_is_found_again(kind: str, request: pytest.Fixture
     assert not list(run.glob(".*.part"))
 
 
-def test_other_weights_are_found(config_run: Path, exported: Export) -> None:
-    """Each tensor equals the checkpoint's, but the run evaluated other weights."""
+def test_weights_that_were_not_evaluated_are_detected(config_run: Path, exported: Export) -> None:
+    """The tensors equal the checkpoint's, but they are not the weights that the run evaluated."""
     file = config_run / "checkpoint-1" / "model.safetensors"
     state = load_file(file)
     state["model.norm.weight"].mul_(-1)
@@ -96,7 +97,7 @@ def other_rows(values: dict[str, Any]) -> None:
 
 
 def own_code(run: Path) -> None:
-    """Let the config import code, which must not run, because a run's folder may come from anywhere."""
+    """Make the config import code, which must not run, because a run's folder may come from anywhere."""
     (run / "mine.py").write_text(f"open({str(run.parent / 'executed')!r}, 'w')")
     config = yaml.safe_load((run / "config.yaml").read_text())
     (run / "config.yaml").write_text(yaml.safe_dump({**config, "imports": ["mine.py"]}))
@@ -112,8 +113,8 @@ def own_code(run: Path) -> None:
         (own_code, "the run's problems need custom code .imports., which is not executed here"),
     ],
 )
-def test_where_nothing_can_be_compared(config_run: Path, exported: Export, spoil: Any, words: str) -> None:
-    """Everything else is verified, and the last line gives the reason."""
+def test_missing_or_unusable_records_are_reported(config_run: Path, exported: Export, spoil: Any, words: str) -> None:
+    """The other checks still run, and the last line gives the reason."""
     spoil(config_run)
     assert re.match(f"not compared with the run's accuracy: {words}", exported(config_run)[1][-1])
     assert not (config_run.parent / "executed").exists()
@@ -128,7 +129,7 @@ def test_a_damaged_record_is_named(name: str, config_run: Path, exported: Export
 
 
 def test_rounded_weights_differ_by_little(config_run: Path, exported: Export, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If they differ by more, the error names the dtype that avoids rounding."""
+    """Larger differences are an error that names the dtype that avoids rounding."""
     with monkeypatch.context() as patched:
         patched.setattr(export_module, "SLACK", 20)
         _, lines = exported(config_run, dtype="bf16")

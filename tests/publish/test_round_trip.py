@@ -1,4 +1,4 @@
-"""From a run to the Hub and back: the download is the same model and resumes training exactly."""
+"""Tests of a round trip to the Hub: the download is the same model and resumes training exactly."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ Download = Callable[..., Path]
 
 @pytest.fixture
 def downloaded(hub: HubServer, tmp_path: Path) -> Callable[..., Path]:
-    """Downloads me/legs from the Hub."""
+    """Return a function that downloads me/legs from the Hub."""
 
     def call(**options: Any) -> Path:
         folder = tmp_path / "legs"
@@ -40,8 +40,8 @@ def downloaded(hub: HubServer, tmp_path: Path) -> Callable[..., Path]:
 def test_a_download_resumes(
     hub: HubServer, trained: Path, tmp_path: Path, pushed: Pushed, downloaded: Download
 ) -> None:
-    """The card's commands reproduce the recorded accuracy of every task, and two more steps give the weights, metrics
-    and evaluations of the uninterrupted run."""
+    """The downloaded config reproduces the recorded accuracy of every task, and two more steps give the weights,
+    metrics and evaluations of the uninterrupted run."""
     pushed(trained / "checkpoint-2", optimizer_state="full")
     folder = downloaded()
     config = folder / "run/config.yaml"
@@ -69,7 +69,7 @@ def test_a_download_resumes(
 
 
 def test_a_checkpoint_of_verl(hub: HubServer, downloaded: Download, rg_env: Any, tmp_path: Path) -> None:
-    """Its configuration and tokenizer come from the base model, and its optimizer state is sent unchanged."""
+    """The configuration and the tokenizer come from the base model, and the optimizer state is sent unchanged."""
     model = AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32)
     actor = write_dtensors(tmp_path / "verl/global_step_5/actor", weights_of(model), processes=2)
     (tmp_path / "verl/latest_checkpointed_iteration.txt").write_text("5")
@@ -106,8 +106,8 @@ def test_a_checkpoint_of_verl(hub: HubServer, downloaded: Download, rg_env: Any,
     assert "must contain all 2 model_world_size_2_rank_R.pt files of a single run (1 found)" in error
 
 
-def test_the_state_of_transformers_trainer_comes_too(hub: HubServer, pushed: Pushed, tmp_path: Path) -> None:
-    """A checkpoint of TRL is sent without the pickled arguments, which contain paths of folders."""
+def test_the_state_of_transformers_trainer_is_sent_too(hub: HubServer, pushed: Pushed, tmp_path: Path) -> None:
+    """A checkpoint of TRL is sent without its pickled arguments, which contain local paths."""
     folder = Path(shutil.copytree(POLICY_DIR, tmp_path / "out/checkpoint-3"))
     (folder / "trainer_state.json").write_text('{"global_step": 3}')
     state = {"optimizer.pt", "scheduler.pt", "rng_state.pth"}
@@ -122,7 +122,7 @@ def test_the_state_of_transformers_trainer_comes_too(hub: HubServer, pushed: Pus
 
 
 def test_a_refusal_comes_before_an_export(hub: HubServer, pushed: Pushed, run: Path) -> None:
-    """The export of a run's checkpoint is checked against the run and gets the run's card."""
+    """Afterwards, the export of a run's checkpoint is checked against the run and gets the run's card."""
     hub.add("me/legs", {"model.bin": b"theirs"})
     model = AutoModelForCausalLM.from_pretrained(run / "checkpoint-4", dtype=torch.float32)
     (run / "checkpoint-4/model.safetensors").unlink()

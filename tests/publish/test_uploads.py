@@ -1,4 +1,4 @@
-"""The config section `hub`: uploads during and after training, none of which can end a run."""
+"""Tests of the config section `hub`: uploads during and after training, which never end a run."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ HUB = ["hub.enabled=true", "hub.repo_id=me/legs"]
 
 @pytest.fixture
 def uploads(run: Path) -> Any:
-    """Uploads of a run in progress; their output is in `lines`."""
+    """Return a function that makes the uploads of a run in progress, with their output in `lines`."""
     lines: list[str] = []
 
     def make(**config: Any) -> Uploads:
@@ -55,19 +55,19 @@ def wait(uploads: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # two processes, and two uploads in processes of their own
+@pytest.mark.timeout(900)  # starts two processes, and two uploads in separate processes
 def test_a_run_publishes_itself(hub: HubServer, tmp_path: Path) -> None:
-    """The main one of two processes uploads during training and at the end. No files are left next to the run's folder,
-    and none contains the token."""
+    """Of two processes, the main one uploads during training and at the end. No files are left next to the run's
+    folder, and none contains the token."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     command += ["-m", "rg_env.cli.main", "train", str(CONFIG), *SMALL, f"output.dir={tmp_path / 'run'}"]
     command += [*HUB, "hub.every=2", "hub.optimizer_state=full", "hub.private=true"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=800, env=environment)
-    told = f"{done.stdout}{done.stderr}"
-    assert done.returncode == 0, told
-    assert f"\nhub: run uploaded to {hub.url}/me/legs\n" in told
-    assert f"\nhub: checkpoint-2 uploaded to {hub.url}/me/legs\n" in told
+    output = f"{done.stdout}{done.stderr}"
+    assert done.returncode == 0, output
+    assert f"\nhub: run uploaded to {hub.url}/me/legs\n" in output
+    assert f"\nhub: checkpoint-2 uploaded to {hub.url}/me/legs\n" in output
     assert hub.repos["me/legs"].private
     _, first, last = hub.repos["me/legs"].branches["main"]
     assert "run/checkpoint-2/optimizer.pt" in first.files
@@ -77,11 +77,11 @@ def test_a_run_publishes_itself(hub: HubServer, tmp_path: Path) -> None:
     assert not [path for path in last.files if path.startswith("run/checkpoint-2")]
     assert [path.name for path in tmp_path.iterdir() if path.name not in ("hf", "no-token")] == ["run"]
     written = [path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()]
-    assert not [each for each in [*written, told.encode()] if CANARY.encode() in each]
+    assert not [each for each in [*written, output.encode()] if CANARY.encode() in each]
 
 
 @pytest.mark.slow
-def test_an_upload_that_fails_is_a_line(hub: HubServer, tmp_path: Path, capsys: Any, rg_env: Any) -> None:
+def test_a_failed_upload_is_reported_on_one_line(hub: HubServer, tmp_path: Path, capsys: Any, rg_env: Any) -> None:
     """The run's result is unaffected, and the command in the line completes the upload."""
     hub.tokens[CANARY] = ("me", False)
     results = train(f"output.dir={tmp_path / 'run'}", *HUB, "training.max_steps=1", "evaluation.every=0")
@@ -97,7 +97,7 @@ def test_an_upload_that_fails_is_a_line(hub: HubServer, tmp_path: Path, capsys: 
 
 
 @pytest.mark.slow
-def test_an_upload_that_fails_is_not_to_be_finished_after_the_last(hub: HubServer, uploads: Any, run: Path) -> None:
+def test_the_command_after_a_failed_upload_pushes_the_run(hub: HubServer, uploads: Any, run: Path) -> None:
     """The printed command uploads the run, because a checkpoint would replace the last step with an earlier one."""
     made = uploads(every=2)
     hub.fail("GET", "/api/models/me/legs", 500)
@@ -113,11 +113,12 @@ def test_an_upload_that_fails_is_not_to_be_finished_after_the_last(hub: HubServe
 
 
 @pytest.mark.slow
-def test_checkpoints_may_go_and_files_grow_meanwhile(hub: HubServer, uploads: Any, run: Path) -> None:
-    """A slow upload has the run's state at its start; another one that is due meanwhile is skipped with a message."""
+def test_files_may_change_during_an_upload(hub: HubServer, uploads: Any, run: Path) -> None:
+    """A slow upload sends the run's state at its start, and another one that is due meanwhile is skipped with a
+    message."""
     metrics, weights = (run / "metrics.jsonl").read_bytes(), (run / "checkpoint-2/model.safetensors").read_bytes()
     made = uploads(every=2)
-    with hub.lock:  # no answer for a while
+    with hub.lock:  # no responses for a while
         step(made, 2)
         for file in (run / "checkpoint-2").iterdir():
             file.unlink()
@@ -138,8 +139,10 @@ def test_checkpoints_may_go_and_files_grow_meanwhile(hub: HubServer, uploads: An
 
 
 @pytest.mark.slow
-def test_a_run_waits_but_not_for_ever(hub: HubServer, uploads: Any, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C or the time limit ends the upload, and the command that completes it is printed."""
+def test_a_run_does_not_wait_forever_for_its_upload(
+    hub: HubServer, uploads: Any, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C or the time limit ends the last upload, and the command that completes it is printed."""
     command = f"upload the run with: {entered('rg-env')} push {run} --repo-id me/legs"
     made = uploads(private=True)
     threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -180,7 +183,7 @@ def test_a_killed_run_leaves_no_upload(hub: HubServer, run: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_did_not_come_to_its_end_is_not_published(hub: HubServer, uploads: Any, run: Path) -> None:
+def test_an_unfinished_run_is_not_published(hub: HubServer, uploads: Any, run: Path) -> None:
     """A running upload is stopped, and the command that uploads the run is printed."""
     made = uploads(every=2, optimizer_state="full")
     with hub.lock:
@@ -197,7 +200,7 @@ def test_a_run_that_did_not_come_to_its_end_is_not_published(hub: HubServer, upl
 
 
 @pytest.mark.slow
-def test_only_the_main_process_uploads_and_only_if_asked(hub: HubServer, run: Path) -> None:
+def test_only_the_main_process_uploads_and_only_if_enabled(hub: HubServer, run: Path) -> None:
     for config, main in ((HubConfig(enabled=True, repo_id="me/legs", every=2), False), (HubConfig(every=2), True)):
         made = Uploads(config, run, main=main, say=pytest.fail)
         step(made, 2)
@@ -205,8 +208,8 @@ def test_only_the_main_process_uploads_and_only_if_asked(hub: HubServer, run: Pa
     assert hub.requests == []
 
 
-def test_without_a_token_a_run_does_not_begin(hub: HubServer, tmp_path: Path, environ: Callable[..., None]) -> None:
-    """It fails with a one-line error before the model is loaded; the doctor reports the same."""
+def test_a_run_does_not_start_without_a_token(hub: HubServer, tmp_path: Path, environ: Callable[..., None]) -> None:
+    """The one-line error is raised before the model is loaded, and the doctor reports the same problem."""
     environ(HF_TOKEN=None)
     with pytest.raises(InputError, match=r"^hub.enabled: .*no Hugging Face token.* set HF_TOKEN in .env"):
         train(f"output.dir={tmp_path / 'run'}", *HUB, "model.name=nobody/nothing")

@@ -1,5 +1,7 @@
-"""Weights of every format are read as they were written. Damaged and hostile files give a one-line error and are never
-executed."""
+"""Tests of reading weights in every format.
+
+Damaged and hostile files give a one-line error and are never executed.
+"""
 
 import dataclasses
 import json
@@ -47,7 +49,7 @@ def optimizer(rank: int) -> str:
 
 
 def check(kind: Kind, folder: Path, wanted: dict[str, torch.Tensor]) -> str:
-    """Compare the weights in the folder bit for bit; return the description of their format."""
+    """Compare the weights in the folder bit for bit and return the description of their format."""
     described, found = read_weights(kind, folder)
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():
@@ -59,14 +61,14 @@ def check(kind: Kind, folder: Path, wanted: dict[str, torch.Tensor]) -> str:
 @pytest.mark.parametrize("stage", [1, 2, 3])
 @pytest.mark.parametrize("frozen", [[], ["a.weight", "norm.weight"]])
 def test_deepspeeds_shards(tmp_path: Path, stage: int, processes: int, frozen: list[str]) -> None:
-    """They are read bit for bit, including tied and frozen tensors."""
+    """All weights are read bit for bit, including tied and frozen tensors."""
     folder = write_zero(tmp_path, STATE, stage=stage, processes=processes, shared=SHARED, frozen=frozen)
     described = check("deepspeed", folder, {**STATE, "head.weight": STATE["embed.weight"]})
     assert described == f"ZeRO-{stage} shards of {processes} process{'' if processes == 1 else 'es'}"
 
 
 class ByName:
-    """A ZeRO stage as Python 3.11.0 to 3.11.3 pickles it."""
+    """The ZeRO stage as Python 3.11.0 to 3.11.3 pickles it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (ZeroStageEnum, "weights")
@@ -84,7 +86,7 @@ def test_deepspeeds_shards_of_early_releases_of_python_311(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("stage", [0, 1, 2])
 def test_deepspeeds_model_file_alone(tmp_path: Path, stage: int) -> None:
-    """Up to ZeRO-2, it has all weights in the compute dtype."""
+    """Up to ZeRO-2, this file has all weights in the compute dtype."""
     folder = write_zero(tmp_path, STATE, stage=stage, processes=2, half=True)
     for file in folder.glob("*optim_states.pt"):
         file.unlink()
@@ -95,13 +97,13 @@ def test_deepspeeds_model_file_alone(tmp_path: Path, stage: int) -> None:
     ("processes", "replicas", "dim"), [(1, 1, 0), (2, 1, 0), (5, 1, 0), (3, 1, 1), (4, 2, 0), (6, 3, 1)]
 )
 def test_dtensors(tmp_path: Path, processes: int, replicas: int, dim: int) -> None:
-    """They may be split unevenly, along any dimension, with or without replicas."""
+    """Tensors may be split unevenly, along any dimension, with or without replicas."""
     state = {name: value.bfloat16() for name, value in STATE.items()}
     check("dtensor", write_dtensors(tmp_path, state, processes=processes, replicas=replicas, dim=dim), state)
 
 
 def test_dtensors_of_torch_2_4(tmp_path: Path) -> None:
-    """Their classes had other names then, such as torch.distributed._tensor.api.DTensor."""
+    """torch 2.4 had other names for these classes, such as torch.distributed._tensor.api.DTensor."""
     folder = write_dtensors(tmp_path, STATE, processes=2)
     for file in [*folder.iterdir()]:
         with zipfile.ZipFile(file) as new:
@@ -117,13 +119,13 @@ def test_dtensors_of_torch_2_4(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("processes", [1, 4])
 def test_distcp(tmp_path: Path, processes: int) -> None:
-    """Entries that are not tensors are not read."""
+    """Entries that are not tensors are ignored."""
     folder = write_distcp(tmp_path, STATE, processes=processes)
     check("distcp", folder, {f"model.{name}": value for name, value in STATE.items()})
 
 
 def test_plain_files(tmp_path: Path) -> None:
-    """Weights may be in one file or several, by safetensors or by torch; safetensors have priority. Views are read
+    """Weights may be in one file or several, by safetensors or torch; safetensors take precedence. Views are read
     correctly."""
     save_file(STATE, tmp_path / "model.safetensors")
     torch.save({}, tmp_path / "pytorch_model.bin")
@@ -147,7 +149,7 @@ def rewritten(content: Any) -> Callable[[Path], None]:
 
 
 def steps(path: Path) -> None:
-    """Give the optimizer files other step counts."""
+    """Give the optimizer files different step counts."""
     for rank, step in enumerate((4, 8)):
         file = path.with_name(optimizer(rank))
         content = torch.load(file, weights_only=False)
@@ -161,7 +163,7 @@ def model_steps(path: Path) -> None:
 
 
 def other_shapes(path: Path) -> None:
-    """Use the optimizer files of another checkpoint with the same names, so values would come from the wrong places."""
+    """Copy the optimizer files of a checkpoint with other shapes, so that values would come from the wrong places."""
     other = write_zero(path.parents[1] / "other", {**STATE, "more": torch.zeros(64)}, stage=3, processes=3)
     for rank in range(3):
         shutil.copyfile(other / optimizer(rank), path.with_name(optimizer(rank)))
@@ -189,7 +191,7 @@ def overlapping(file: Path) -> None:
 
 
 def incomplete(file: Path) -> None:
-    """Remove a chunk of each tensor, whose values would otherwise be uninitialized memory."""
+    """Remove all but the first chunk of each tensor; the rest would be uninitialized memory."""
     found = pickle.loads(file.read_bytes())
     for entry in found.state_dict_metadata.values():
         if hasattr(entry, "chunks"):
@@ -198,7 +200,7 @@ def incomplete(file: Path) -> None:
 
 
 def index(*files: str) -> Callable[[Path], None]:
-    """Write two files of weights that both contain `a`, and an index of `files`."""
+    """Return a function that writes two files of weights, both with `a`, and an index that names `files`."""
 
     def write(file: Path) -> None:
         for number in (1, 2):
@@ -248,7 +250,6 @@ INDEX = "model.safetensors.index.json"
     ],
 )  # fmt: skip
 def test_damaged_files_are_one_line(tmp_path: Path, kind: str, file: str, spoil: Any, words: str) -> None:
-    """The error names the file or folder."""
     folder = written(kind, tmp_path)
     spoil(folder / file)
     with pytest.raises(InputError, match=words) as caught:
@@ -262,7 +263,7 @@ KINDS: dict[str, Kind] = {"deepspeed": "deepspeed", "dtensor": "dtensor", "distc
 
 
 def written(kind: str, folder: Path) -> Path:
-    """Write a checkpoint of this kind, by three processes."""
+    """Write a checkpoint of this kind by three processes."""
     if kind == "deepspeed":
         return write_zero(folder, STATE, stage=3, processes=3)
     if kind == "dtensor":
@@ -276,7 +277,7 @@ def written(kind: str, folder: Path) -> Path:
 
 
 def in_chunk(file: Path, bomb: Bomb) -> None:
-    """Replace a tensor in a .distcp file, keeping the file's length."""
+    """Replace a tensor in a .distcp file without changing the file's length."""
     torch.save(bomb, file.with_name("chunk"))
     found, size = file.with_name("chunk").read_bytes(), file.stat().st_size
     file.write_bytes(found + bytes(max(0, size - len(found))))

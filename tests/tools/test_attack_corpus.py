@@ -1,4 +1,4 @@
-"""On new rows, no reply found by a cheap search scores more than the shipped table states.
+"""Tests that, on new rows, no reply found by a cheap search scores more than the shipped table states.
 
 The attacks are the search itself (`tools/cheap_replies.py`): thousands of replies per task, derived from the question's
 text, from gold answers to other questions, and from tricks with numbers, formulas and formatting.
@@ -20,14 +20,14 @@ ROWS = 40
 
 
 def bound(share: float, rows: int) -> float:
-    """Upper bound, by four standard errors, for the fraction on a few rows, given the fraction on 200 rows."""
+    """Return an upper bound, four standard errors above `share`, for the fraction measured on `rows` rows."""
     likely = max(share, 0.02)
     return likely + 4 * sqrt(likely * (1 - likely) / rows)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", sorted(load_table()) if "RG_ENV_MANY" in os.environ else QUICK)
-def test_nothing_cheap_pays_more_than_was_measured(task: str) -> None:
+def test_no_cheap_reply_scores_more_than_was_measured(task: str) -> None:
     """Neither strict scores nor partial credit exceed the measured ones."""
     train, held_out = rows_of(task, ROWS, ROWS, seed=77)
     found = search(task, train, held_out, seed=77, most_graded=15_000)
@@ -44,13 +44,13 @@ def test_nothing_cheap_pays_more_than_was_measured(task: str) -> None:
 
 
 def test_every_task_was_searched() -> None:
-    """Every task was searched on at least twenty rows."""
+    """Each result is based on at least twenty rows."""
     for task, result in kept().items():
         assert result.rows >= 20, task
 
 
-def test_what_pays_above_one_half_has_a_reason() -> None:
-    """Tasks with a score above one half are listed with the reason why this is not a hole in the grader."""
+def test_scores_above_one_half_have_a_reason() -> None:
+    """SHORTCUTS explains why a score above one half is not a hole in the grader."""
     above = {task for task, result in kept().items() if max(result.exploit, result.partial) > 0.5}
     assert above <= set(SHORTCUTS)
     assert set(SHORTCUTS) <= {task for task, result in kept().items() if max(result.exploit, result.partial) > 0.4}

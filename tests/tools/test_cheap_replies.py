@@ -1,4 +1,4 @@
-"""The searches for constant and cheap replies find holes planted in graders."""
+"""Tests that the searches for constant and cheap replies find holes planted in graders."""
 
 import json
 import random
@@ -15,7 +15,7 @@ from question_parts import MOST_CHARS, parts
 from reply_changes import CHANGES
 
 Pays = Callable[[str, str, str], float]
-"""A planted grader: the reply's value, given question, gold answer and reply."""
+"""A planted grader, which returns the value of a reply given the question, the gold answer and the reply."""
 
 
 class PlantedRows(GradedRows):
@@ -67,19 +67,19 @@ def test_no_strategy_copies_the_gold_answer_of_the_row_itself() -> None:
 
 @pytest.mark.parametrize("hole", HOLES)
 def test_a_planted_hole_is_found(hole: str) -> None:
-    """The reply found also scores on held-out rows."""
+    """The reply that is found also scores on held-out rows."""
     found = searched(sums(), HOLES[hole]).exploit
     assert found is not None
     assert found.paid.strict > 0.9, found.strategy.name
 
 
-def test_an_exact_grader_pays_for_nothing() -> None:
+def test_no_reply_is_found_for_an_exact_grader() -> None:
     """No reply scores if the answer needs a calculation that the search does not know."""
     found = searched(sums(), exact)
     assert found.exploit is None or found.exploit.paid.strict < 0.1
 
 
-def test_partial_credit_leads_to_what_is_right() -> None:
+def test_partial_credit_leads_to_a_right_reply() -> None:
     """If no reply is right at first, the search improves nearly right ones: it finds two changes one by one."""
     words = ["".join(random.Random(i).sample("abcdefghijklmnop", 7)) for i in range(80)]
     pairs = [(f"Turn it around, in capitals: {word}", word[::-1].upper()) for word in words]
@@ -93,7 +93,7 @@ def test_partial_credit_leads_to_what_is_right() -> None:
     assert found.strategy.steps >= 2
 
 
-def test_a_solution_is_no_exploit() -> None:
+def test_a_solution_is_not_an_exploit() -> None:
     """Computing the greatest common divisor solves gcd, so it is reported separately, not as an exploit."""
     train, held_out = rows_of("gcd", 30, 30, seed=3)
     found = search("gcd", train, held_out, most_graded=20_000)
@@ -113,7 +113,7 @@ def test_a_rule_by_one_feature_is_found() -> None:
     assert " if " in found.strategy.name
 
 
-def test_a_constant_that_is_no_gold_answer_is_found() -> None:
+def test_a_constant_that_is_not_a_gold_answer_is_found() -> None:
     """Votes and the greedy search find a coloring that is right more often than any gold answer."""
     rng = random.Random(3)
 

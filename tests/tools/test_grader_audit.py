@@ -1,4 +1,4 @@
-"""The tool that measures the graders."""
+"""Tests of the tool that measures the graders."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 def test_one_task_is_measured() -> None:
-    """The result is printed in one line under the header; no file is written."""
+    """The result is printed on one line under the header, and the shipped file is unchanged."""
     before = grader_audit.PATH.read_bytes()
     options = ["--measure", "chain_sum", "--items", "5", "--seeds", "1", "--rows", "20", "--processes", "1"]
     command = [sys.executable, "tools/grader_audit.py", *options]
@@ -22,12 +22,12 @@ def test_one_task_is_measured() -> None:
     header, measured, *_ = done.stdout.splitlines()
     assert header == HEADER
     assert measured.startswith("chain_sum ")
-    assert measured.split()[2:9:6] == ["5/5", "5/5"]  # gold answers, problem keys
+    assert measured.split()[2:9:6] == ["5/5", "5/5"]  # gold answers and problem keys
     assert grader_audit.PATH.read_bytes() == before
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    """Results of other tasks are kept; examples are not written."""
+    """Results of other tasks are kept, but examples are not saved."""
     path = tmp_path / "audit.json"
     path.write_text('{\n  "gcd": {"items": 7}\n}\n')
     grader_audit.write([Audit("maze", items=5, constant=0.123456, constant_reply="'é'", examples=["x"])], path)

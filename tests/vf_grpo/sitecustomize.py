@@ -1,7 +1,7 @@
-"""NCCL's broadcast over gloo, for a machine without CUDA: in server and trainer, with this folder on PYTHONPATH.
+"""Replaces NCCL's broadcast by gloo on a machine without CUDA, in every process with this folder on PYTHONPATH.
 
-`vf-vllm` and its client both send weights by vLLM's `PyNcclCommunicator`. Its methods are replaced as soon as its
-module has been imported, in whichever process that is.
+`vf-vllm` and its client both send weights with vLLM's `PyNcclCommunicator`, whose methods are replaced as soon as its
+module has been imported.
 """
 
 import importlib.util
@@ -16,8 +16,8 @@ def use_gloo(communicator):
     import torch.distributed as dist
 
     def start(self, group, device=None, library_path=None):
-        # Before `group`, so that it is freed first: while gloo holds the store, that listens on a socket of `group`'s,
-        # and a store whose socket is closed ends the server's process.
+        # The store is created before `self.group` so that it is freed first: the underlying store listens on a socket
+        # of `group`, and if that socket closes while gloo still holds the store, the server's process ends.
         store = dist.PrefixStore("gloo", group.store)
         self.gloo = dist.ProcessGroupGloo(store, group.rank, group.world_size, timedelta(seconds=120))
         self.group = group
