@@ -97,7 +97,7 @@ def check_request(mixture: Mixture, split: Split, n: int, seed: int, split_by: o
             f"the number of {split} examples must be a whole number from 0 to {MAX_ROWS}, not {shortened(n)}"
         )
     if not is_count(abs(seed) if isinstance(seed, int) and not isinstance(seed, bool) else seed, 2**64):
-        raise InputError(f"seed must be a whole number that fits in 64 bits, not {shortened(seed)}")
+        raise InputError(f"seed must be a whole number from -2**64 to 2**64, not {shortened(seed)}")
     mixture.counts(n)
 
 
