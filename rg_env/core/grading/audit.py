@@ -24,14 +24,14 @@ class Audit:
 
     task: str
     items: int = 0
-    """Number of questions drawn."""
+    """Number of questions drawn, not counting `left_out`."""
     distinct: int = 0
     """Number of distinct questions among `items`."""
     problem_keys: int = 0
     """Number of distinct problems among `items`. Questions that differ only in irrelevant wording, names or order count
     as one problem."""
     left_out: int = 0
-    """Number of drawn questions that were excluded, for example because they have two possible answers.
+    """Number of other questions drawn but excluded, for example because they have two possible answers.
     `library_fixes.LEFT_OUT` lists the reasons."""
     corrected: int = 0
     """Number of questions with a wrong stored answer, which `graders.gold.corrected` replaces."""

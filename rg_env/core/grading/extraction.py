@@ -4,8 +4,8 @@ The answer is the last well-formed `<answer>...</answer>` outside any thinking s
 an opening tag and the next closing tag, with no `<answer>` between them, so the innermost of several opening tags
 counts. A thinking section is either
 
-- everything after a `<think>`, up to the next `</think>`, or to the end of a truncated completion, or
-- everything before a `</think>` without a preceding `<think>`, because many chat templates put the opening tag in the
+- everything after a `<think>`, up to the next `</think>`, or to the end of the completion if no `</think>` follows, or
+- everything before a `</think>` without a matching `<think>`, because many chat templates put the opening tag in the
   prompt.
 
 A `<think>` inside an answer is part of the answer's text. Text outside `<answer>` tags never counts as an answer. The

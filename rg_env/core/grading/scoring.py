@@ -3,8 +3,8 @@
 A `Rollout` is one completion for one row, and is the input to reward functions. A rollout's answer is extracted and
 scored once, on first use.
 
-Wrong, missing, overlong, timed-out and ungradable answers do not cause exceptions; each kind has its own status. Only
-an invalid `info` causes an exception.
+Wrong, missing, overlong, timed-out and ungradable answers do not cause exceptions; each kind has its own status. An
+exception means that `info` is invalid or that the workers cannot start.
 
 The `grading` key of a row's `info` sets the kind of grading:
 
@@ -72,8 +72,8 @@ class Score:
     detail: str = ""
     """The reason why the answer could not be graded, or "" if it was graded or missing."""
     progress: float | None = None
-    """Value in [0, 1] returned by the grader for the user's own task, regardless of `grading`, or None for other tasks
-    and for missing or overlong answers."""
+    """Value from the grader for the user's own task, clipped to [0, 1], regardless of `grading`. The value is 0.0 if
+    grading failed, and None for other tasks and for missing or overlong answers."""
 
 
 def task_of(info: Mapping[str, Any]) -> str:
@@ -103,8 +103,8 @@ async def score_extraction_async(extraction: Extraction, info: Mapping[str, Any]
 
 
 def score_match(extraction: Extraction, gold: str) -> Score:
-    """Score an answer to one of the user's own questions. The answer is right if `same_value` considers it equal to
-    `gold`."""
+    """Score an answer to one of the user's own questions or to a row from another environment. The answer is right if
+    `same_value` considers it equal to `gold`."""
     answer = extraction.answer
     if answer is not None and not gold.strip():
         return Score(0.0, answer, "ungradable", UNNAMED_TASK, "the row has no answer")
@@ -140,7 +140,7 @@ class Rollout:
     info: Mapping[str, Any]
     """The row's `info`, which contains the data for grading."""
     completion_tokens: int | None = None
-    """Number of completion tokens reported by the server, or None if the server did not report it."""
+    """Number of completion tokens, or None if unknown."""
     truncated: bool | None = None
     """Whether the token limit ended the completion, or None if this is unknown."""
     token_ids: Sequence[int] = ()

@@ -8,8 +8,8 @@ The function is imported in fresh interpreters and called with JSON values over 
 a fork nor a `__main__` guard. Pickle is never used, so a compromised worker may return a wrong value but cannot run
 code in the parent. Arguments and values are converted to JSON and back, so tuples become lists, keys become strings,
 and NaN is preserved. If a call takes longer than `wall_s` seconds, its worker and the worker's whole process group are
-killed, and a warm spare replaces the worker. If anything else kills a worker, such as the kernel when memory runs out,
-the worker's call is retried once. The overhead of a call is 0.1 to 0.2 ms.
+killed, and a warm spare replaces the worker. If a worker is killed externally, for example by the kernel when memory
+runs out, the worker's call is retried once. The overhead of a call is 0.1 to 0.2 ms.
 
 Workers are confined: they have a minimal environment without API keys, and produce no output except their values.
 Memory, CPU time, file size (0), open files, processes and core dumps are limited. An empty, read-only folder serves as
@@ -226,7 +226,8 @@ class WorkerPool:
         return RGEnvError(f"the worker pool for {self.target} is closed")
 
     def _called(self, request: bytes) -> tuple[Outcome, bool]:
-        """Return a request's outcome, and whether to retry the request because its worker was killed externally."""
+        """Return a request's outcome, and whether to retry the request because its worker was killed externally or
+        could not be started."""
         try:
             worker = self._taken()
         except (RGEnvError, OSError) as error:

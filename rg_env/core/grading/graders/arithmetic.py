@@ -26,8 +26,8 @@ _DAY_UNITS = (
 _PLAIN_PRODUCT = re.compile(r"\d{1,9}(?: ?[×*] ?\d{1,9})*", re.ASCII)
 _CURRENCIES = ("$", "€", "£", "¥", "₹")
 _PLACES, _MOST_PLACES = 4, 10
-"""Minimum number of decimal places required, and maximum number checked. The stored answer never has more decimal
-places than this maximum."""
+"""Minimum number of decimal places that coin_flip requires, and maximum number checked. The stored answer has ten
+significant digits, so it is correct to at least ten decimal places."""
 _DAY = timedelta(days=1)
 _CLOCK = re.compile(
     r"(?P<sign>-?)(?:(?P<days>\d{1,7}) ?(?:days?|d)(?:$|,? (?:and )?))?"
@@ -233,8 +233,8 @@ def coin_flip(answer: str, entry: Entry, config: Config) -> float:
     """Accept the probability as a fraction, a decimal that is correct to at least four places, or a percentage. If the
     answer gives several forms (`1/8 = 0.125`), all must be right.
 
-    A decimal may be rounded or truncated, and must be right in every given place. The answer must also be within 5% of
-    the right value, so that zero is not accepted for very small probabilities.
+    A decimal may be rounded or truncated, and must be right in every given place up to the tenth. The answer must
+    also be within 5% of the right value, so that zero is not accepted for very small probabilities.
     """
     gold = forms.rational(str(entry["answer"]))
     return all(_close(_probability(part), gold) for part in re.split(r"=|≈|\\approx\b", answer))
@@ -322,7 +322,8 @@ def advanced_geometry(answer: str, entry: Entry, config: Config) -> float:
     """Accept the coordinates, radius or angle, either correct to three decimal places or in exact form (fractions and,
     for a radius, square roots).
 
-    Two decimal places are enough for an angle, as in the stored answer. A fraction must be exact.
+    Two decimal places are enough for an angle, as in the stored answer. A fraction without a terminating decimal form
+    must be exact.
     """
     metadata = entry["metadata"]
     if metadata["task_type"] == "orthocenter":

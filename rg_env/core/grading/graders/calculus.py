@@ -237,7 +237,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Ball], Ball], Callable[[Ball, Ball], Ball]]
 def compiled(node: Node) -> Function:
     """Compile a formula into a function. Rational constants are computed exactly, so `x + 10^30 - 10^30` is `x`.
 
-    Raises ArithmeticError if a constant is undefined or too large for a float.
+    Raises ArithmeticError if a constant is undefined, or is too large for a float or for `_MAX_BITS`.
     """
     return _function(_compiled(node))
 

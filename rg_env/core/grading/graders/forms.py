@@ -359,8 +359,8 @@ def _character(name: str) -> str:
 
 
 def numbers(text: str) -> list[Fraction]:
-    """Parse a list of numbers separated by commas or whitespace, with or without brackets, such as `[1, 2.5]` or `1
-    2`."""
+    """Parse a list of numbers separated by commas, semicolons or whitespace, with or without brackets, such as
+    `[1, 2.5]` or `1 2`."""
     return [number(part.strip("'\"")) for part in re.split(r"[\s,;]+", unbracketed(plain_digits(text))) if part]
 
 

@@ -54,8 +54,8 @@ def aiw(entry: Entry, config: Config) -> str:
 
 
 def basic_arithmetic(entry: Entry, config: Config) -> str:
-    """Return the exact value of the expression, which is a fraction if a division leaves a remainder. The library
-    discards remainders. With `allow_parentheses=False`, the library also ignores operator precedence."""
+    """Return the exact value of the expression, which may be a fraction. The library discards the remainders of
+    divisions. With `allow_parentheses=False`, the library also ignores operator precedence."""
     exact = exact_value(entry["metadata"]["expression"])
     return (
         str(entry["answer"]) if exact is None or exact == forms.attempt(forms.number, entry["answer"]) else str(exact)
@@ -96,8 +96,8 @@ def mahjong_puzzle(entry: Entry, config: Config) -> str:
 
 def syllogism(entry: Entry, config: Config) -> str:
     """Return "Yes" if the conclusion holds in every model of the premises, and "No" if it does not. If the result
-    depends on existential import, return the stored answer. The library checks for traditional figures, or for the
-    converse of one premise, so it accepts some invalid conclusions and misses some valid conclusions."""
+    depends on existential import, return the stored answer. The library applies some of the traditional rules, or
+    checks for the converse of one premise, so it accepts some invalid conclusions and misses some valid conclusions."""
     follows = syllogism_follows(entry)
     return str(entry["answer"]) if follows is None else "Yes" if follows else "No"
 
@@ -147,13 +147,14 @@ _REVERSED = {
     **dict.fromkeys(("mother-in-law", "father-in-law"), ("son-in-law", "daughter-in-law")),
     **dict.fromkeys(("niece", "nephew"), ("nephew", "niece")),
 }
-"""The reverse of each relationship, for a man and for a woman."""
+"""For each stored relationship that may be wrong, the right relationship of a man and of a woman."""
 
 
 def family_relationships(entry: Entry, config: Config) -> str:
-    """Return the first person's relationship to the second person. For in-laws, nieces and nephews, the library stores
-    the reverse relationship (`mother-in-law` for a daughter-in-law). The stored answer is kept if the options list the
-    first person's name as both male and female, or as neither."""
+    """Return the first person's relationship to the second person. For in-laws, the library stores the reverse
+    relationship (`mother-in-law` for a daughter-in-law). For nieces and nephews, the library uses the second person's
+    gender. The stored answer is kept if the options list the first person's name as both male and female, or as
+    neither."""
     stored = str(entry["answer"])
     name = entry["metadata"]["person1"]
     male, female = (name in option("family_relationships", config, key) for key in ("male_names", "female_names"))
@@ -182,10 +183,11 @@ def gold_answer(task: str, entry: Mapping[str, Any], config: Config = NO_OPTIONS
     unknown.
 
     If the stored answer is wrong, the right answer under the question's rules replaces it (see `corrected`). Entries of
-    graph_color and rubiks_cube do not have an `answer`, but their metadata contains an example of a right answer.
-    Entries of rush_hour and boxnet do not contain any answer, so this function solves the puzzles, which takes tens of
-    milliseconds for rush_hour. The example stored for propositional_logic often restates a premise or is a variable
-    that does not follow from the premises. The shortest conclusion replaces such an example.
+    graph_color and rubiks_cube do not have an `answer`, but their metadata contains an example of a right answer
+    (except for cubes of a size other than 3). Entries of rush_hour and boxnet do not contain any answer, so this
+    function solves the puzzles, which takes tens of milliseconds for rush_hour. The example stored for
+    propositional_logic often restates a premise or is a variable that does not follow from the premises. The shortest
+    conclusion replaces such an example.
     """
     if task in STORED_ELSEWHERE:
         return STORED_ELSEWHERE[task](entry)

@@ -238,8 +238,8 @@ def rush_hour(answer: str, entry: Entry, config: Config) -> float:
     """Accept any number of legal moves that bring the red car to the exit. The last move may drive the red car off the
     board.
 
-    A move through a vehicle, a wall or the edge is illegal, even though the library's own grader merely shortens such a
-    move.
+    Any other move through a vehicle, a wall or the edge is illegal, even though the library's own grader merely
+    shortens such a move.
     """
     board = read_board(entry["metadata"]["board_config"])
     moves = [forms.matched(_SLIDE, text) for text in forms.parts(forms.plain_digits(answer).upper())]
