@@ -182,6 +182,7 @@ def test_completions_that_never_come_are_an_error(connect: Any, server: StandIn)
     with pytest.raises(TrainingError, match=r"no completions within 0\.3 s.*engine\.generation_timeout"):
         engine.generate([[1]], Sampling())
     waiting = [thread for thread in threading.enumerate() if thread.name == "rg-env-vllm"]
+    assert waiting
     assert all(thread.daemon for thread in waiting)
 
 
