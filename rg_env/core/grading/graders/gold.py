@@ -83,7 +83,8 @@ def knight_swap(entry: Entry, config: Config) -> str:
 
 def mahjong_puzzle(entry: Entry, config: Config) -> str:
     """Return the last round's result. The library stores `Pass` for any randomly drawn card, even one that forms a
-    group. The library also prefers `Chi` to `Peng`, and misses a sequence in which the middle card occurs twice."""
+    group. The library also stores `Chi` for a card drawn to form a sequence, even if `Peng` takes precedence, and
+    misses a sequence in which the middle card occurs twice."""
     *before, last = entry["metadata"]["rounds"]
     cards = CARDS.search(entry["question"])
     hand = before[-1]["cards"] if before else cards[1] if cards else ""
@@ -185,7 +186,7 @@ def gold_answer(task: str, entry: Mapping[str, Any], config: Config = NO_OPTIONS
     If the stored answer is wrong, the right answer under the question's rules replaces it (see `corrected`). Entries of
     graph_color and rubiks_cube do not have an `answer`, but their metadata contains an example of a right answer
     (except for cubes of a size other than 3). Entries of rush_hour and boxnet do not contain any answer, so this
-    function solves the puzzles, which takes tens of milliseconds for rush_hour. The example stored for
+    function solves the puzzles, which usually takes about 20 ms for rush_hour. The example stored for
     propositional_logic often restates a premise or is a variable that does not follow from the premises. The shortest
     conclusion replaces such an example.
     """

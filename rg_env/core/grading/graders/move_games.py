@@ -399,9 +399,9 @@ def quantum_lock(answer: str, entry: Entry, config: Config) -> float:
     most 0.5.
 
     In the question, the light toggles "whenever you press a button." Taken literally, this wording includes a button
-    for the other color, which leaves the number unchanged. The library's search never presses a button for the other
-    color, and its grader ignores such a press. The library's shortest sequence also reaches the target under the
-    literal reading. If the literal reading allows a shorter sequence (see `is_shortest_lock`), the question has two
+    for a color other than the light's, which leaves the number unchanged. The library's search never presses such a
+    button, and the library's grader ignores such a press. The library's shortest sequence also reaches the target under
+    the literal reading. If the literal reading allows a shorter sequence (see `is_shortest_lock`), the question has two
     possible answers and is excluded.
     """
     metadata = entry["metadata"]
