@@ -55,7 +55,7 @@ MISTAKES = [
     ("training.kl_reference=previous", "training.kl_reference = 'previous' @ command line: there is no KL term"),
     # names of other trainers and of earlier releases, and keys of other sections
     ("training.gradient_accumulation_steps=4", "set rollouts_per_step"),
-    ("training.output_dir=x", "is set in another section: use output.dir"),
+    ("training.output_dir=x", "is set outside this section: use output.dir"),
     (
         ["training.filter_groups=true", "curriculum.tasks=[chain_sum]"],
         "samples prompts other than the curriculum's: use only filter_groups or only curriculum",

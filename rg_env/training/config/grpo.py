@@ -32,7 +32,7 @@ OWNED_ELSEWHERE = {
     "save_total_limit": "output.save_total_limit",
     "seed": "seed",
 }
-"""Fields of `GRPOConfig` that a config file sets in another section, each with the key to use there."""
+"""Fields of `GRPOConfig` that a config file sets outside its `training` section, each with the key to use instead."""
 
 
 class GRPOConfig(Section):
@@ -46,13 +46,13 @@ class GRPOConfig(Section):
     """Number of passes over the training rows, used instead of `max_steps`. Rows at the end of a pass that do not fill
     a complete step are skipped. Default: `max_steps` determines the length of the run."""
     rollouts_as_steps: bool = False
-    """Whether all step counts in the config are given in rollouts instead of optimizer steps. This setting makes runs
-    with different batch sizes comparable. It also makes experiment trackers use the number of rollouts as the
-    x-axis."""
+    """Whether the step counts in the config, except `monitors.window`, are given in rollouts instead of optimizer
+    steps. This setting makes runs with different batch sizes comparable. It also makes experiment trackers use the
+    number of rollouts as the x-axis."""
     learning_rate: Above0 = 1e-6
     """Peak learning rate of the schedule."""
     lr_scheduler_type: Literal["constant", "constant_with_warmup", "linear", "cosine"] = "constant_with_warmup"
-    """Learning rate schedule. "linear" and "cosine" decay to 0 at the last step, after the warmup."""
+    """Learning rate schedule. After the warmup, "linear" and "cosine" decay to 0 by the end of the run."""
     warmup_steps: Count = 10
     """Number of steps over which the learning rate rises linearly to its peak. The "constant" schedule has no warmup.
     Default: 10, or `max_steps` if it is smaller."""
@@ -90,8 +90,8 @@ class GRPOConfig(Section):
     sum by `max_prompt_length + max_tokens`, then averages over rollouts (Liu et al., 2025, arXiv:2503.20783). "dapo"
     averages over all tokens in the step's rollouts (Yu et al., 2025, arXiv:2503.14476, section 3.3)."""
     mask_truncated_completions: bool = False
-    """Whether rollouts that are cut off at `max_tokens` are excluded from the loss. Such rollouts still count toward
-    their group's mean reward ("overlong filtering", Yu et al., 2025, DAPO, arXiv:2503.14476, section 3.4)."""
+    """Whether rollouts that are cut off at `max_tokens` are excluded from the loss ("overlong filtering", Yu et al.,
+    2025, DAPO, arXiv:2503.14476, section 3.4). Such rollouts still count toward their group's mean reward."""
     scale_rewards: Literal["group", "batch", "none"] = "group"
     """Scaling of the advantages. Advantages are divided by the standard deviation of rewards in the "group" (Shao et
     al., 2024, arXiv:2402.03300), by the standard deviation in the entire "batch" (Liu et al., 2025, arXiv:2508.08221),
@@ -174,7 +174,7 @@ class GRPOConfig(Section):
 
     @model_validator(mode="after")
     def _warm_up_within_the_run(self) -> Self:
-        # An ordinary assignment would mark the field as set by the user.
+        # Fields are frozen. Unlike `model_copy`, this assignment does not mark the field as set by the user.
         self.__dict__["warmup_steps"] = self._warmup(self.max_steps)
         return self
 

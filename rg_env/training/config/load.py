@@ -2,8 +2,8 @@
 
     config = load_train_config("configs/train/tiny.yaml", ["training.learning_rate=2e-6"])
 
-This module performs all checks that do not need the model, including checks for unknown task and reward names and for
-conflicting values. It imports neither torch nor reasoning_gym.
+This module checks a config's keys and values. For example, it finds unknown task and reward names and conflicting
+values. It imports neither torch nor reasoning_gym.
 """
 
 import math
@@ -34,8 +34,8 @@ def load_train_config(file: str | Path, overrides: Sequence[str] = (), *, proces
     Raises:
         InputError: a file cannot be read, or `processes` is not given and an environment variable set by the launcher
             is not a valid number.
-        ConfigError: keys, types, ranges, names or combinations are invalid (one error reports all problems), or an
-            entry of `imports` cannot be imported.
+        ConfigError: keys, types, ranges, names or combinations are invalid (one error reports all problems found), or
+            an entry of `imports` cannot be imported.
     """
     return checked_config(parsing.read_config(file, overrides), processes=processes)
 
@@ -57,8 +57,8 @@ def checked_config(document: Document, *, processes: int | None = None) -> Train
 
 
 def _names(config: TrainConfig) -> Iterator[Problem]:
-    """Yield the problems caused by unknown names and by invalid options of known names. The config's imports run first
-    because imported modules can register names."""
+    """Yield the problems caused by unknown names, invalid options, a missing data file, and keys in the wrong section.
+    The config's imports run first because imported modules can register names."""
     if failed := [*parsing.problem_of(("imports",), lambda: import_user_code(config.imports))]:
         yield from failed
         return
@@ -69,7 +69,7 @@ def _names(config: TrainConfig) -> Iterator[Problem]:
     if config.data is not None:
         yield from parsing.problem_of(("data", "path"), config.data.check_exists)
     for key in OWNED_ELSEWHERE.keys() & config.training.model_fields_set:
-        yield _at(f"training.{key}", f"is set in another section: use {OWNED_ELSEWHERE[key]}")
+        yield _at(f"training.{key}", f"is set outside this section: use {OWNED_ELSEWHERE[key]}")
     yield from _evaluation_tasks(config)
 
 

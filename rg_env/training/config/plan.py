@@ -134,7 +134,7 @@ def _rows(config: TrainConfig, own_rows: int | None) -> Iterator[str]:
         yield f"tasks       {', '.join(f'{name} ({each})' for name, each in shown.items())}"
     if fixed := sum(count for name, count in counts.items() if name not in drawn):
         batches = -(-training.max_steps // training.num_iterations)
-        epochs = round(batches / (rows // training.prompts_per_step), 2)  # the last, incomplete batch is not used
+        epochs = round(batches / (rows // training.prompts_per_step), 2)  # an incomplete last batch is not used
         prompts = f"{batches * training.prompts_per_step} prompts: {epochs:g} epoch{'' if epochs == 1 else 's'}"
         yield f"questions   {fixed} to train on, {prompts}"
     if drawn:

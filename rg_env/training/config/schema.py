@@ -45,8 +45,7 @@ class TaskConfig(TaskOptions):
     """A training task. The key in `tasks` is the task's name."""
 
     weight: parsing.Weight = 1.0
-    """The task's weight relative to the other tasks, which determines its share of the training and evaluation
-    questions."""
+    """Relative weight, which determines the task's share of the training and evaluation questions."""
 
 
 class SplitsConfig(Section):
@@ -186,7 +185,7 @@ class LoggingConfig(Section):
     num_examples: Positive = 2
     """Number of examples to print at a time."""
     rollouts_kept: Count = 32
-    """Number of rollouts per step to write to rollouts.jsonl."""
+    """Maximum number of rollouts per step to write to rollouts.jsonl."""
     completion_tables: bool = True
     """Whether the examples printed on the console are also sent to W&B and Trackio as tables."""
 
@@ -243,7 +242,7 @@ class EvaluationSettings(Section):
     """Schedule and sampling settings for the fixed evaluation."""
 
     every: Count | None = None
-    """Number of steps between evaluations. Default: a fifth of the run. 0 evaluates only before and after training."""
+    """Number of steps between evaluations. Default: a fifth of the run. 0 turns off evaluation during training."""
     before: bool = True
     """Whether to evaluate before the first step."""
     after: bool = True
@@ -339,7 +338,7 @@ class MonitorsConfig(Section):
     off: list[str] = Field(default_factory=list)
     """Rules to turn off. `[all]` turns off every rule."""
     stop_on: list[str] = Field(default_factory=list)
-    """Rules that end the run when they fire. The run still performs a final evaluation, saves a checkpoint and writes
+    """Rules that end the run when they fire. The run still performs its final evaluation, saves a checkpoint and writes
     all results, but its exit code is 1."""
     zero_variance: Share = 0.9
     """Fires when at least this fraction of groups have the same reward for all rollouts. Such groups provide no
@@ -359,7 +358,7 @@ class MonitorsConfig(Section):
     rising."""
     reward_hacking: Above0 = 0.1
     """Fires when the mean reward has risen by at least this much, and by more than noise, since the previous or the
-    first window, while accuracy has not risen. If accuracy has fallen, half this amount is enough."""
+    first window, while accuracy has not risen. If accuracy has clearly fallen, half this amount is enough."""
     kl_spike: Factor = 5.0
     """Fires when the KL divergence is at least this many times its median over the window, and at least 0.1 nats per
     token."""
@@ -454,8 +453,8 @@ class TrainConfig(Section):
         return [self.data.name] if self.data else list(self.tasks)
 
     def mixture(self, gym: Any) -> Mixture:
-        """Parse `gym` as a mixture. With the tiny policy, task options that `gym` does not set default to those
-        that the policy was trained on."""
+        """Parse `gym` as a mixture. With the tiny policy, task options that `gym` does not set default to the values
+        that the policy was trained with."""
         return tiny_mixture(gym) if self.model.name == TINY else Mixture.parse(gym)
 
     def prompt_arguments(self) -> dict[str, Any]:
@@ -498,8 +497,8 @@ class TrainConfig(Section):
         return environments
 
     def grpo_config(self, folder: Path | None = None) -> GRPOConfig:
-        """Return the `training` section, completed with the seed, the output folder and the checkpoint settings from
-        other sections."""
+        """Return the `training` section, completed with the seed and the checkpoint settings from the rest of the
+        config, and with `folder` as the output folder."""
         return self.training.model_copy(
             update={
                 "seed": self.seed,
@@ -510,8 +509,8 @@ class TrainConfig(Section):
         )
 
     def resolved(self) -> dict[str, Any]:
-        """Return the entire config, including defaults, as plain values. `load_train_config` converts these values back
-        to an equal config."""
+        """Return the entire config, including defaults, as plain values. For a YAML file with these values,
+        `load_train_config` returns an equal config."""
         values: dict[str, Any] = without_nulls(self.model_dump(mode="json", exclude={"training": set(OWNED_ELSEWHERE)}))
         return values
 
