@@ -1,6 +1,6 @@
 """Define a custom reward, register it by name and combine it with other rewards.
 
-    python examples/custom_reward.py                  # the tiny policy on any machine, in about a minute
+    python examples/custom_reward.py                  # without a GPU: the tiny policy, in about a minute
 
 In a run's config:
 

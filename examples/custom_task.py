@@ -1,6 +1,6 @@
 """Define a custom task, register it by name and train on it.
 
-    python examples/custom_task.py                    # the tiny policy on any machine, in about a minute
+    python examples/custom_task.py                    # without a GPU: the tiny policy, in about a minute
 
 Once this file has been imported, the task can be used by name like any other task, with options and levels.
 In a run's config:

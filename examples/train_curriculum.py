@@ -1,6 +1,6 @@
 """Train with GRPO and a curriculum that raises the level once the model answers enough questions correctly.
 
-    python examples/train_curriculum.py                                  # the tiny policy on sums, in a minute or two
+    python examples/train_curriculum.py                    # without a GPU: the tiny policy on sums, in a minute or two
     python examples/train_curriculum.py --schedule 0:0 10:1 20:2         # fixed schedule: STEP:LEVEL pairs
     python examples/train_curriculum.py --task spell_backward --model Qwen/Qwen2.5-1.5B-Instruct --max-steps 200
 

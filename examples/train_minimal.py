@@ -1,6 +1,6 @@
 """Train with GRPO on your own data, with your own reward functions and the training arguments spelled out in this file.
 
-    python examples/train_minimal.py                                     # the tiny policy on the sums generated below
+    python examples/train_minimal.py                       # without a GPU: the tiny policy on the sums generated below
     python examples/train_minimal.py --tasks chain_sum leg_counting       # Reasoning Gym tasks
     python examples/train_minimal.py --data problems.jsonl --model Qwen/Qwen2.5-1.5B-Instruct --max-steps 200
     python examples/train_minimal.py --data openai/gsm8k --data-config main --answer-after "####" --model ...

@@ -1,6 +1,6 @@
 """Train a language model with GRPO on Reasoning Gym tasks.
 
-    python examples/train_ultra_minimal.py                         # the tiny policy on any machine, in about a minute
+    python examples/train_ultra_minimal.py                         # without a GPU: the tiny policy, in about a minute
     python examples/train_ultra_minimal.py --tasks leg_counting chain_sum simple_equations
     python examples/train_ultra_minimal.py --model Qwen/Qwen2.5-1.5B-Instruct      # one GPU, no server
 

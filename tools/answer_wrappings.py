@@ -87,7 +87,8 @@ LABELS = tuple(name for name in WRAPPINGS if "answer" in name or "label" in name
 def taken(
     task: str, entries: Sequence[Mapping[str, Any]], config: Mapping[str, Any] = NO_OPTIONS
 ) -> tuple[float, list[str]]:
-    """Return the share of wrapped gold answers that are graded as right, and the names of the rejected wrappings."""
+    """Return the share of wrapped gold answers that are graded as right, and the names of the wrappings that were
+    rejected at least once."""
     tried = 0
     refused: Counter[str] = Counter()
     for entry in entries:

@@ -29,8 +29,8 @@ from reply_changes import CHANGES, JOINS, Change, templates
 TRIED = 12
 """Number of rows for the first rating of a strategy."""
 _GLANCED = 6
-"""Number of rows after which a strategy that scored 0 on all of them is dropped. This also drops 1 in 60 of the
-strategies that score on half of all rows."""
+"""Number of rows after which a strategy that scored 0 on all of them is graded no further. This affects about 1 in 60
+of the strategies that score on half of all rows."""
 _CHANGED = 16
 _MOST_CHARS = 10_000
 
@@ -66,15 +66,15 @@ class Search:
     constant: Found | None
     """Best constant answer."""
     exploit: Found | None
-    """Best strategy that does not solve the task; may be a constant."""
+    """Best strategy that does not solve the task, by accuracy; may be a constant."""
     partial: Found | None
     """Best strategy that does not solve the task, by mean score with partial credit."""
     solution: Found | None
     """Best strategy that solves the task."""
     tried: int
-    """Number of strategies that were graded on at least one row."""
+    """Number of strategies that were rated; strategies with equal replies count once."""
     graded: int
-    """Number of answers graded."""
+    """Number of answers graded on training rows."""
 
 
 _TWO_ANSWERS = "its two answers are equally frequent, and one is likelier "
@@ -220,8 +220,9 @@ def _known_parts(question: str) -> dict[str, str]:
 
 
 def from_golds(rows: GradedRows, seed: int) -> list[Strategy]:
-    """Return strategies that use gold answers of later rows: templates, and the gold answer to the most similar
-    question. The question itself is excluded, because its own gold answer would be right on every row."""
+    """Return strategies that use the gold answers of the rows after the first `TRIED`: templates, and the gold answer
+    to the most similar of these rows' questions. A question's own gold answer is excluded, because it would always be
+    right."""
     questions, golds = rows.questions[TRIED:], rows.golds[TRIED:]
     known = [
         (question, frozenset(question.split()), gold) for question, gold in zip(questions, golds, strict=True) if gold

@@ -115,7 +115,8 @@ def short_formulas(golds: Sequence[str]) -> Iterator[str]:
 
 
 def climb(answer: str, rows: GradedRows, stop: int) -> dict[str, Paid]:
-    """Improve an answer by changing one token at a time until no change helps. Return the score of each version."""
+    """Improve an answer by changing one token at a time until no change helps or `rows.graded` reaches `stop`. Return
+    the score of each version."""
     best = rows.paid([answer] * len(rows))
     steps = {answer: best}
     alternatives = _alternatives(rows.golds)

@@ -49,7 +49,7 @@ def is_json(answer: str) -> bool:
 
 
 def degree_sign_inside(answer: str, entry: Entry) -> bool:
-    """Whether the answer is the stored angle, but has a degree sign that is not at its end."""
+    """Whether the answer is within 0.01 of the stored angle, but has a degree sign that is not at its end."""
     near = within(answer.replace("°", ""), entry, lambda gold: 0.01)
     return "°" in answer.rstrip("°") and (near or _numbers(answer.replace("°", "")) == _numbers(entry["answer"]))
 
@@ -100,8 +100,8 @@ def floats_alone_differ(answer: str, entry: Entry) -> bool:
 
 
 def prefix_of_gold(answer: str, entry: Entry) -> bool:
-    """Whether the answer is a prefix of the gold number, or vice versa; the library's score is the ratio of the
-    lengths."""
+    """Whether the answer is a prefix of the gold number, or vice versa, when both are written with at most ten digits.
+    The library gives such an answer full credit."""
     value, gold = (forms.attempt(forms.rational, text) for text in (answer, entry["answer"]))
     if value is None or gold is None or value == gold:
         return False
@@ -163,8 +163,8 @@ def no_formula(answer: str, entry: Entry) -> bool:
 
 
 def restates(answer: str, entry: Entry) -> bool:
-    """Whether one of the shortest clauses implied by the answer follows from a single premise. All clauses are
-    tried."""
+    """Whether the answer implies a clause that follows from a single premise, but does not imply any smaller part of
+    that clause. All clauses with the answer's variables are tried."""
     table = logic.columns(entry["metadata"]["variables"])
     always = (1 << (1 << len(table))) - 1
     value, *premises = (_column(text, table) for text in (answer, *entry["metadata"]["premises"]))
@@ -222,7 +222,8 @@ def no_clock(answer: str, entry: Entry) -> bool:
 
 
 def elapsed_time(answer: str, entry: Entry) -> bool:
-    """Whether the answer is the actual elapsed time, and the stored answer differs."""
+    """Whether the answer is the actual elapsed time, and the stored answer differs. Whole days are ignored if the
+    answer has none."""
     match = re.fullmatch(r"(?:(\d+) days, )?(\d\d):(\d\d)(?::(\d\d(?:\.\d{3})?))?", answer)
     if match is None or answer == entry["answer"]:
         return False
@@ -294,7 +295,7 @@ def other_numbers_as_many(answer: str, entry: Entry) -> bool:
 
 
 def another_plan(answer: str, entry: Entry) -> bool:
-    """Whether the answer is a list of moves in the required form, but not the stored list."""
+    """Whether the answer is a JSON list, but not the stored one."""
     return answer != entry["answer"] and is_json(answer) and isinstance(json.loads(answer), list)
 
 

@@ -31,7 +31,7 @@ class Draws:
 
         Raises:
             InputError: the library refuses the options, or the task yields no question.
-            GenerationError: a draw takes too long.
+            GenerationError: a draw takes too long, or the process dies.
         """
         request = Request(TaskSpec(name=task, config=dict(config or {})), seed, {"train": 1, "eval": 1})
         found: list[Item] = []

@@ -71,7 +71,8 @@ def changed(answer: str, rng: random.Random) -> list[str]:
 def honest_answers(
     task: str, entries: list[dict[str, Any]], seed: int = 0, config: Mapping[str, Any] = NO_OPTIONS
 ) -> Iterator[Honest]:
-    """Yield each entry's gold answer, variants of that answer, and the gold answers of two other entries."""
+    """Yield each entry's gold answer, variants of that answer, and up to two different gold answers to other
+    entries."""
     rng = random.Random(f"{task}:{seed}")
     golds = [gold_answer(task, entry, config) for entry in entries]
     for entry, gold in zip(entries, golds, strict=True):
@@ -171,7 +172,7 @@ def _library_pool() -> WorkerPool:
 
 def _library_value(task: str, config: dict[str, Any], entry: dict[str, Any], answer: str) -> float | None:
     """Return the library's score. It is 0.0 if the grader raises an error, as several graders do on unexpected text,
-    and None if grading takes too long, as it sometimes does for antiderivatives."""
+    and None if the process dies or grading takes too long, as it sometimes does for antiderivatives."""
     outcome = _library_pool().call(task, config, entry, answer)
     if outcome.status in ("timed_out", "died"):
         return None

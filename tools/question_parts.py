@@ -87,8 +87,8 @@ def _scopes(question: str) -> dict[str, str]:
 
 
 def _picked(values: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield names and texts of single values, and of all values in several orders. `{}` in a name is a placeholder for
-    the kind of value."""
+    """Yield names and texts of single values, of counts, and of all values in several orders. `{}` in a name is a
+    placeholder for the kind of value."""
     if not values:
         return
     for place, index in (("first", 0), ("second", 1), ("third", 2), ("fourth", 3), ("fifth", 4)):

@@ -124,7 +124,8 @@ def preset_peak(preset: str) -> float:
 
 
 def _peak(name: str, config: str, *overrides: str) -> float:
-    """Return the estimated peak memory in GB of a run with 1,024 + 1,024 tokens and 200 evaluation questions."""
+    """Return the estimated peak memory in GB of a run with prompts and completions of up to 1,024 tokens each and 200
+    evaluation questions."""
     file = ROOT / "configs" / "models" / f"{config}.yaml"
     # presets do not set a model name
     given = [f"model.name={name}", "tasks=[leg_counting]", "training.bf16=true", *overrides]
@@ -152,8 +153,8 @@ def parsers() -> list[tuple[str, CommandParser, str]]:
 
 
 def _usage(parser: argparse.ArgumentParser) -> str:
-    """Return the parser's own usage text or, if it has none, a usage on one line, which argparse would wrap at the
-    terminal's width."""
+    """Return the parser's own usage text or, if it has none, a usage text on one line, because argparse would wrap the
+    text at the terminal's width."""
     if parser.usage:
         return parser.usage
     parts = [parser.prog]

@@ -1,5 +1,5 @@
-"""Mutations of replies that nearly score: `CHANGES` to one reply, `JOINS` of two replies, and `templates`, which are
-gold answers in which tokens from their own question are replaced with tokens from another question.
+"""Mutations of replies that score or nearly score: `CHANGES` to one reply, `JOINS` of two replies, and `templates`,
+which are gold answers in which tokens from their own question are replaced with tokens from another question.
 
 A change takes the reply and the question, and never raises an exception: a reply that it cannot change is returned
 unchanged or blank.
@@ -22,7 +22,8 @@ _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 @lru_cache(maxsize=1024)
 def _variable(question: str) -> str:
-    """Return the variable of the question's formula: the most frequent single letter in its first 400 characters."""
+    """Return the variable of the question's formula: the most frequent single letter in the question's first 400
+    characters, except for A, a and I."""
     letters = Counter(re.findall(r"(?<![A-Za-z])[B-HJ-Zb-z](?![A-Za-z])", question[:400]))
     return letters.most_common(1)[0][0] if letters else "x"
 

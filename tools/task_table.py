@@ -18,7 +18,7 @@ from rg_env.core.text import one_line
 
 PROBE_ITEMS = 4
 PROBE_S = 8.0
-"""Maximum seconds to generate `PROBE_ITEMS` items, excluding imports; a level that takes longer is broken."""
+"""Maximum time in seconds to generate `PROBE_ITEMS` items, excluding imports; a level that takes longer is broken."""
 PROBE_DRAWS = 500
 """Maximum number of draws to generate `PROBE_ITEMS` items; a level that needs more is broken."""
 

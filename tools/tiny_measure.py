@@ -1,4 +1,4 @@
-"""Measure a policy on one task, sampled or greedy: accuracy, format, and share of answers preceded by work."""
+"""Measure a policy on one task, sampled or greedy: accuracy, format, and share of completions that begin with work."""
 
 import re
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ class Measurement:
     well_formed: float
     """Share of completions with an end token and exactly one answer in tags."""
     worked: float
-    """Share of completions with text before the answer."""
+    """Share of completions that do not begin with `<answer>`."""
     accuracy_when_worked: float
-    """Accuracy of completions with text before the answer; 0 if there are no such completions."""
+    """Accuracy of completions that do not begin with `<answer>`; 0 if there are no such completions."""
     tokens: float
     """Mean number of tokens per completion, including the end token."""
 

@@ -1,7 +1,8 @@
 """Training completions for the tiny policy: worked solutions and blurted guesses.
 
 The functions map a Reasoning Gym entry (`question`, `answer`, `metadata`) to a completion's text. Every number in a
-worked solution is computed from the question, not taken from the entry's answer; a test checks that the two agree.
+worked solution is computed from the metadata, not taken from the entry's answer; a test checks that the results agree
+with the answers.
 
     >>> print(worked_solution("chain_sum", {"metadata": {"expression": "4 + 23 - 7"}, ...}))
     4 + 20 = 24
@@ -27,7 +28,7 @@ def worked_solution(task: str, entry: Entry) -> str:
 
 
 def blurted_guess(task: str, entry: Entry, rng: Random) -> str:
-    """Return an answer without work, drawn uniformly from the right value and nearby values."""
+    """Return an answer without work, drawn from plausible values that include the right one."""
     return f"<answer>{rng.choice(_GUESSES[task](int(entry['answer'])))}</answer>"
 
 
