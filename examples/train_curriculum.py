@@ -46,7 +46,7 @@ def main() -> int:
     config = CurriculumConfig(
         tasks={options.task: {"highest": options.highest}},
         schedule=dict(options.schedule) if options.schedule else None,
-        success_threshold=0.6,  # mean accuracy over the last `window` prompts at the current level
+        success_threshold=0.6,  # for the mean accuracy over the last `window` prompts at the current level
         failure_threshold=0.1,
         window=32,
     )

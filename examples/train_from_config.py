@@ -20,7 +20,7 @@ def main() -> int:
     print(f"learning rate {config.training.learning_rate:g}")
     results = run_config(config)  # the contents of train_results.json
     before, after = results.get("eval_before"), results.get("eval_after")
-    if before and after:  # only in the main process, and if both evaluations ran
+    if before and after:  # only in the main process, and only if both evaluations ran
         print(f"greedy accuracy {before['greedy_accuracy']} -> {after['greedy_accuracy']}")
     return 130 if results.get("interrupted") else int(bool(results.get("stopped_by")))
 

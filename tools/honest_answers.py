@@ -28,7 +28,7 @@ from rg_env.core.grading.workers import WorkerPool
 
 LIBRARY_S = 20.0
 WRAPPED = 100
-"""Number of gold answers to try in each wrapping (see `answer_wrappings`)."""
+"""Maximum number of gold answers to try in each wrapping (see `answer_wrappings`)."""
 _OPPOSITES = [("True", "False"), ("Yes", "No"), ("yes", "no"), ("true", "false"), ("knight", "knave")]
 
 

@@ -1,4 +1,5 @@
-"""Build the tiny policy from scratch: a tokenizer, and a model trained on worked solutions and a mixture with guesses.
+"""Build the tiny policy from scratch: a tokenizer, and a model trained on worked solutions, then on a mixture with
+guesses.
 
     python tools/tiny_build.py --out DIR            # takes minutes on two cores
     python tools/tiny_build.py --out DIR --quick    # smoke test in seconds; the policy learns nothing
