@@ -33,10 +33,11 @@ _METRICS = {
     "tokens_after": ("tokens after", "eval_after", "mean_completion_tokens"),
     "seconds": ("seconds",),
 }
-"""Table heading for each metric, followed by the metric's path in train_results.json."""
+"""Table heading for each metric, followed by the metric's path in train_results.json. `seconds` has no path, because it
+is summed over metrics.jsonl."""
 _NO_SHARES = ("reward_after", "tokens_after", "seconds")
 _MOST_VALUE = 40
-"""Maximum length of a value in the table, in characters. comparison.json contains the full values."""
+"""Maximum length of a swept value in the table, in characters. comparison.json contains the full values."""
 _LEGEND = "Means over finished runs, with 95% intervals over seeds or over a single run's questions."
 _LEAST_SEEDS = 3
 """Minimum number of seeds for an interval. With two seeds, an interval would be too wide to be useful (t = 12.7)."""
@@ -45,7 +46,7 @@ _TWO_SEEDS = "Two seeds are too few for an interval, so (a to b) shows both valu
 
 @dataclass(frozen=True)
 class Figure:
-    """A mean and its 95% interval (None if unknown)."""
+    """A mean and its 95% interval (None if there is no interval)."""
 
     mean: float
     interval: Interval | None
@@ -257,8 +258,8 @@ def _cell(figure: Figure | None, digits: int) -> str:
 
 @style.styled
 def _plot(comparison: Comparison, output: Path) -> bool:
-    """Plot each group's accuracy before and after training, with intervals and individual runs. If no run has an
-    accuracy, rewards are plotted instead. Returns False if there is nothing to plot."""
+    """Plot each group's accuracy before and after training, with intervals and individual runs. If no group has an
+    accuracy after training, rewards are plotted instead. Returns False if there is nothing to plot."""
     keys, swept = _swept(comparison)
     labels = [" ".join(map("=".join, zip(keys, values, strict=True))) or "all runs" for values in swept]
     rows = list(zip(style.short_names(labels).values(), comparison.groups, strict=True))

@@ -64,11 +64,11 @@ class LaunchOptions:
     """Additional arguments for the script. If `script` is a config, the arguments are overrides and options for `rg-env
     train`."""
     vllm_gpus: tuple[str, ...] | None = None
-    """GPUs for vLLM. Default: the first GPU not used by the trainer."""
+    """GPUs for vLLM. Default: the first visible GPU not in `gpus`. A single visible GPU is shared with training."""
     gpus: tuple[str, ...] | None = None
     """GPUs for training. Default: all GPUs that vLLM does not use."""
     processes: int | None = None
-    """Number of training processes. Default: one per GPU."""
+    """Number of training processes. Default: one per GPU for training, or 1 without a GPU."""
     accelerate_config: str | None = None
     """accelerate config. Default: `configs/zero3.yaml` for several processes (`zero3_cpu.yaml` without a GPU)."""
     port: int = 8000
@@ -211,7 +211,8 @@ def split_gpus(
     """Return the GPUs for vLLM and for training. A single visible GPU is shared by vLLM and training.
 
     Raises:
-        InputError: a GPU does not exist or is named twice, or vLLM or the trainer would have no GPU.
+        InputError: a named GPU is not visible, a GPU is named twice (unless it is the only GPU in both options), or
+            vLLM or the trainer would have no GPU.
     """
     for flag, named in (("--vllm-gpus", vllm or ()), ("--gpus", training or ())):
         if unknown := [gpu for gpu in named if gpu not in visible]:
@@ -240,9 +241,10 @@ def split_gpus(
 
 
 def parallel_sizes(tensor: int | None, data: int | None, gpus: int, model: str) -> tuple[int, int]:
-    """Return the tensor and data parallel sizes for a server on `gpus` GPUs (0 for a CPU). By default, the tensor
-    parallel size is the largest divisor of `gpus` that the model's attention heads allow. If the numbers of heads are
-    unknown, the default is the largest power of two, up to 8, that divides `gpus`.
+    """Return the tensor and data parallel sizes for a server on `gpus` GPUs (0 for a CPU). If only one size is given,
+    the other follows from the number of GPUs. If neither is given, the tensor parallel size is the largest divisor of
+    `gpus` that the model's attention heads allow or, if the numbers of heads are unknown, the largest power of two, up
+    to 8, that divides `gpus`.
 
     Raises:
         InputError: the product of the sizes is not the number of GPUs, or the model's attention heads do not allow the
@@ -286,7 +288,7 @@ def guessed_sizes(model: str, gpus: int) -> list[str]:
 
 def _heads(model: str) -> tuple[int, int] | None:
     """Read the numbers of attention heads and key-value heads (0 if not given) from config.json in a folder or the Hub
-    cache. Returns None if the file is not on this machine."""
+    cache. Returns None if the file is not on this machine or cannot be parsed."""
     model = str(POLICY_DIR) if model == "tiny" else model
     path: object = Path(model) / "config.json"
     try:

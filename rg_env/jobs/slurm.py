@@ -4,8 +4,8 @@ script = sbatch_script(SlurmJob("configs/train/leg_counting_qwen7b.yaml", gpus=4
 
 On one node, the script runs `rg-env launch` for `engine.kind: vllm`, and `rg-env train` for the embedded engine (with
 DDP on several GPUs). On several nodes, the script runs one vLLM server on the first node and trains on all nodes with
-ZeRO-3. An evaluation runs on one node, where `rg-env eval` starts its own servers. All scripts are rendered from the
-template `slurm.sh.jinja`. This module does not import torch.
+ZeRO-3. An evaluation runs on one node, where `rg-env eval` starts any vLLM servers that it needs. All scripts are
+rendered from the template `slurm.sh.jinja`. This module does not import torch.
 """
 
 import os

@@ -160,8 +160,8 @@ def fixed_and_swept(overrides: Sequence[str], words: Sequence[str]) -> tuple[lis
         All overrides, and the words to sweep.
 
     Raises:
-        InputError: a word is invalid, a key is given both before and after `--sweep`, or no key has more than one
-            value.
+        InputError: a word is invalid, a key with a single value is also given before `--sweep`, or no key has more than
+            one value.
     """
     fixed = [word for word in words if len(_axis(word)[1]) == 1]
     given = {each.partition("=")[0].strip() for each in overrides}

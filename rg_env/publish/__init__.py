@@ -5,7 +5,7 @@
 
 `checkpoint`   find a checkpoint, with its format, run, step and base model
 `weights`      read a checkpoint's weights by name, in any format, without executing code
-`model`        read the configuration and tokenizer, match weights to the architecture, merge LoRA adapters
+`model`        read the configuration and tokenizer, match weights to the architecture, load LoRA adapters
 `export`       write a verified model folder for `from_pretrained` and vLLM
 `contents`     select the files to publish; refuse secrets and links to other folders
 `card`         render the model card from the template card.md.jinja

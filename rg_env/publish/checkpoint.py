@@ -281,7 +281,8 @@ def _has_weights(folder: Path, *names: str) -> bool:
 
 
 def _deepspeed(folder: Path) -> Path | None:
-    """Find the folder with DeepSpeed's shards: `folder` itself, or the subfolder named in its `latest` file."""
+    """Find the folder with DeepSpeed's shards: `folder` itself, the subfolder named in its `latest` file or, without
+    this file, the only subfolder with shards."""
     if any(folder.glob("*_states.pt")):
         return folder
     found, latest = sorted({file.parent for file in folder.glob("*/*_states.pt")}), folder / "latest"

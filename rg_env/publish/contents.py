@@ -40,7 +40,7 @@ _STATE = (
     "scheduler.pt", "rng_state*.pth", "**/latest", "**/*_states.pt", "**/.metadata", "**/*.distcp",
     "**/fsdp_config.json", "**/model_world_size_*.pt", "**/optim_world_size_*.pt", "**/extra_state_world_size_*.pt",
 )  # fmt: skip
-"""Files that contain training state, from rg-env runs and other trainers."""
+"""Patterns for files of a checkpoint with training state, from rg-env or another trainer."""
 _TEXTS = (".json", ".jsonl", ".yaml", ".jinja", ".txt", ".md")
 _FOLDERS = (("output", "dir"), ("training", "output_dir"), ("training", "logging_dir"))
 """Config keys that name local folders."""
@@ -112,7 +112,7 @@ def _content(checkpoint: Checkpoint, file: Path) -> Path | bytes:
 
 def check_secrets(files: Files, token: str | None = None) -> None:
     """Raise `InputError` if a text file contains `token`, the value of an environment variable whose name ends in KEY,
-    TOKEN, SECRET or PASSWORD, or a string that looks like a key."""
+    TOKEN, SECRET or PASSWORD, or a string that looks like a key. Values with fewer than 16 characters are ignored."""
     secrets = {f"${name}": value for name, value in os.environ.items() if name.upper().endswith(_SECRET_NAMES)}
     secrets |= {"the Hub's token": token or ""}
     for path, content in files.items():

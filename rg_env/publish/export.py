@@ -11,10 +11,11 @@ To verify an export, the folder is loaded with `from_pretrained`, as users would
 float32 from the checkpoint's weights. All tensors must be equal, apart from rounding. On fixed prompts, the logits of
 the two models may differ by at most the rounding error of the export's dtype.
 
-A run's `eval_results/eval_step_N.json` records, for each frozen question, whether the greedy answer after step N was
-correct. The frozen questions from the training tasks are rebuilt from the run's files and checked against the recorded
-hash. The exported model answers the first 20 of them, and the numbers of correct answers are compared. Code imported by
-a run's config is not executed, so the answers of a run with such imports are not compared.
+If evaluations include greedy answers, a run's `eval_results/eval_step_N.json` records, for each frozen question,
+whether the greedy answer after step N was correct. The frozen questions from the training tasks are rebuilt from the
+run's files and checked against the recorded hash. The exported model answers the first 20 of them, and the numbers of
+correct answers are compared. Code imported by a run's config is not executed, so the answers of a run with such imports
+are not compared.
 """
 
 import math
@@ -58,7 +59,7 @@ PROMPTS = (
     "def f(x):\n    return [y ** 2 for y in x if y % 2 == 0]  # 0.5 + 17 = 17.5",
     "Übung macht den Meister; 練習は裏切らない.",
 )
-"""Fixed prompts, each of which is truncated to `PROMPT_TOKENS`."""
+"""Fixed prompts, each of which is truncated to `PROMPT_TOKENS` tokens."""
 PROMPT_TOKENS = 8
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.1}
 """Maximum difference between logits for each dtype: the RMS of the differences relative to the RMS of the centered
@@ -78,7 +79,8 @@ class ExportRequest:
     out: Path | None = None
     """New output folder. Default: a folder next to the checkpoint, with the same name plus "-export"."""
     dtype: str | None = None
-    """Dtype of the weights: "bf16", "fp16" or "fp32". Default: the run's dtype, or the dtype in config.json."""
+    """Dtype of the weights: "bf16", "fp16" or "fp32". Default: the run's dtype or, if it is unknown, the dtype in
+    config.json. By default, adapters that are not merged keep their dtypes."""
     merge_lora: bool = False
     """Whether to merge adapters into the base model instead of exporting only the adapters."""
     verify: bool = True
@@ -92,7 +94,7 @@ def export(request: ExportRequest, say: Say = print) -> Path:
     """Export the model, report progress with `say`, and return the new folder.
 
     Raises:
-        InputError: the checkpoint cannot be read or is incomplete, or the output folder exists or is not writable.
+        InputError: the checkpoint cannot be read or is incomplete, or the output folder is not empty or not writable.
         ExportError: a check failed, so nothing was written to the output folder.
     """
     checkpoint = find_checkpoint(request.path, best=request.best, base=request.base)
@@ -262,7 +264,7 @@ def _new_folder(out: Path) -> Iterator[Path]:
     """Yield a temporary folder next to `out` that is renamed to `out` at the end, or removed if an error occurs.
 
     Raises:
-        OutputFolderError: `out` exists or cannot be written.
+        OutputFolderError: `out` is a file, a link or a folder with files, or cannot be written.
     """
     try:
         if out.is_symlink() or out.is_file() or (out.is_dir() and any(out.iterdir())):

@@ -226,8 +226,8 @@ def _send(request: PushRequest, checkpoint: Checkpoint, repository: "_Repository
 def _completed(
     request: PushRequest, checkpoint: Checkpoint, files: Files, run: str, hub: "_Repository | None", kept: str | None
 ) -> Files:
-    """Add the marker and the card, and check all files for secrets. If an edited card stays on the Hub, `kept` is the
-    Git hash of the last pushed card, and no new card is added."""
+    """Add the marker and the card, and check the text files for secrets. If an edited card stays on the Hub, `kept` is
+    the Git hash of the last pushed card, and no new card is added."""
     license = find_license(checkpoint.base, hub.api if hub else None)
     text = card(request, checkpoint, license, list(files)).encode()
     check_secrets({**files, CARD: text}, hub.token if hub else None)
@@ -253,7 +253,7 @@ def _check_remote(request: PushRequest, remote: _Remote, run: str) -> None:
 
 
 def _weights_id(files: Files) -> str:
-    """Return an identifier for weights without a run: a hash of file names and contents."""
+    """Return an identifier for weights without a run: a hash of the names and contents of the safetensors files."""
     digest = hashlib.sha256()
     for path, content in sorted(files.items()):
         if path.endswith(".safetensors") and isinstance(content, Path):

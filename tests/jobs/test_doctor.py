@@ -81,7 +81,7 @@ def test_a_config_is_checked_including_its_evaluations(doctor: Run, config: str,
     plain, adapters = lines(), lines("lora.r=4")
     assert "8 rollouts per step: 1 prompt x 8" in plain["batch"]
     assert "all 20 prompts are within 60 tokens" in plain["prompts"]
-    assert "; evaluations use 5 more prompts with a maximum length of " in plain["prompts"]
+    assert "; evaluations use 5 more prompts, the longest of which has " in plain["prompts"]
     assert adapters["memory"].split("(")[1] != plain["memory"].split("(")[1]  # adapters need less memory
     short = lines("training.max_prompt_length=20")["prompts"]
     assert "longer than 20 tokens" in short

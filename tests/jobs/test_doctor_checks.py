@@ -193,12 +193,12 @@ THREE = planned(3, engine="vllm")
         (prompts(128, [20], [50]), "ok *all 2 prompts are within 50 tokens; the longest has 50"),
         (prompts(128, [20, 51]), "failed *1 of 2 prompts is longer*training.max_prompt_length=51"),
         (prompts(70, [20, 50]), "failed *exceeds *context of 70*training.max_tokens=20"),
-        (prompts(128, [20], [50], [10, 98]), "ok *has 50; evaluations use 2 more prompts with a maximum length of 98"),
+        (prompts(128, [20], [50], [10, 98]), "ok *has 50; evaluations use 2 more prompts, the longest of which has 98"),
         (prompts(127, [20], [50], [10, 98]), "failed *98 tokens; with 30 new*evaluation.max_tokens=29,"),
         (prompts(128, [20], [50], [10, 98], evaluation_tokens=31), "failed *with 31 new*evaluation.max_tokens=30,"),
         (prompts(128, [20], [50], evaluation_tokens=79), "failed *50 tokens; *79 new*evaluation.max_tokens=78,"),
         (prompts(98, [20], [50], [10, 98], evaluation_tokens=5), "failed *98 tokens; *5 new tokens*other tasks, or"),
-        # each rollout in flight needs a connection
+        # one file per rollout is reserved for connections
         (machine.check_open_files(1024, (1024, 1048576)), "failed *needs 1536*ulimit -n 65536"),
         (machine.check_open_files(1024, (1024, 4096)), "failed *needs 1536*ulimit -n 4096"),
         (machine.check_open_files(1024, (1024, 1024)), "failed *needs 1536*administrator"),

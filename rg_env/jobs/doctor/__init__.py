@@ -1,4 +1,5 @@
-"""`rg-env doctor`: check that a training run can start on this machine. Every problem is reported with a fix.
+"""`rg-env doctor`: check that a training run can start on this machine. Every problem that would stop the run is
+reported with a fix.
 
     for check in diagnose(PlannedRun(load_train_config("configs/train/tiny.yaml", []))):
         print(check.line())

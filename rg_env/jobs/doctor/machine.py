@@ -40,7 +40,7 @@ _SERVER_NEEDS_SHM = 10**9
 _SPARE_FILES = 512
 """Number of open files reserved for libraries, data and logs, in addition to the connections."""
 CONNECTIONS = 1024
-"""Maximum number of concurrent rollouts, each of which uses a connection to the server."""
+"""Maximum number of open files reserved for connections to the server, at one per rollout."""
 SMI_S, IMPORT_S = 10.0, 90.0
 """Timeouts for nvidia-smi and for imports in a subprocess, in seconds."""
 _PYTHON = "Programming Language :: Python :: "
@@ -133,7 +133,7 @@ def as_json(checks: Iterable[Check]) -> str:
 
 
 def check_python(version: str = platform.python_version()) -> Check:
-    """Check a Python version against rg-env's metadata, the only place that lists the supported versions."""
+    """Check a Python version against the supported and tested versions in rg-env's metadata."""
     own = metadata.metadata("rg-env")
     tested = [text.removeprefix(_PYTHON) for text in own.get_all("Classifier") or [] if text.startswith(_PYTHON)]
     fix = f"use Python {' or '.join(tested)}; ./setup.sh installs a supported version"
@@ -351,7 +351,8 @@ def check_server(planned: PlannedRun, model: str | None, tokens: int) -> Check:
 
 
 def check_open_files(connections: int, limits: tuple[int, int]) -> Check:
-    """Check the soft and hard limits on open files, for a run with `connections` connections to a server."""
+    """Check the soft and hard limits on open files. `connections` is the number of files reserved for connections to a
+    server."""
     soft, hard = (2**63 if limit == resource.RLIM_INFINITY else limit for limit in limits)
     need = _SPARE_FILES + connections
     if soft >= need:
@@ -360,7 +361,9 @@ def check_open_files(connections: int, limits: tuple[int, int]) -> Check:
     if hard < need:
         fix = f"ask an administrator to raise the hard limit ({hard}) to {need}"
     return Check(
-        "failed", f"the limit is {soft} open files, but a run needs {need} because each rollout uses a connection", fix
+        "failed",
+        f"the limit is {soft} open files, but a run needs {need}, including those reserved for connections",
+        fix,
     )
 
 

@@ -104,9 +104,9 @@ def check_model(name: str) -> Check:
 def _fix(reason: str) -> str:
     lower = reason.lower()
     if "gated" in lower or "401" in lower or "403" in lower:
-        return "accept its license on its Hub page, then run `hf auth login` or set HF_TOKEN in .env"
+        return "accept the model's license on its Hub page, then run `hf auth login` or set HF_TOKEN in .env"
     if "chat template" in lower:
-        return "use an instruction-tuned model, or add a chat_template.jinja to its folder"
+        return "use an instruction-tuned model, or add a chat_template.jinja to this model's folder"
     return "pass a folder with config.json, tokenizer and safetensors files; a model name on the Hub; or 'tiny'"
 
 
@@ -185,7 +185,8 @@ def judge_prompts(planned: PlannedRun, context: int, lengths: PromptLengths) -> 
     text = f"all {len(lengths.own)} prompts are within {limit} tokens; the longest has {longest}"
     if lengths.others:
         text = (
-            f"{text}; evaluations use {len(lengths.others)} more prompts with a maximum length of {max(lengths.others)}"
+            f"{text}; evaluations use {len(lengths.others)} more prompts, the longest of which has "
+            f"{max(lengths.others)}"
         )
     return Check("ok", text)
 
