@@ -101,7 +101,7 @@ class Commands:
     trainer: Command
     summary: str
     plan: tuple[str, ...] = ()
-    """Lines that describe a config's run and warn about likely mistakes."""
+    """Warnings and, for a config, lines that describe its run."""
 
 
 def launch(options: LaunchOptions) -> int:

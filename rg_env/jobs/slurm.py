@@ -93,7 +93,7 @@ class SlurmJob:
 
     @property
     def name(self) -> str:
-        """Name of the job and of its output folder."""
+        """Name of the job, which is also the start of its output folder's name."""
         return self.job_name or re.sub(r"[^A-Za-z0-9_.+-]+", "-", Path(self.config).stem).lstrip("-.+")[:64] or "rg-env"
 
     @property

@@ -14,6 +14,7 @@ NAME/               a point's run (see `RunFolder`)
 logs/NAME.log       the run's output
 logs/NAME.failed    reason for the failure, if the run failed
 comparison.*        comparison as data (.json), a table (.md) and a plot (.png); see `jobs.comparison`
+curves.png          learning curves of the finished runs
 
 The sweep continues if a point fails or is stopped by a monitor. When the sweep is resumed, failed points are rerun,
 but stopped points are not. Ctrl-C, SIGTERM and SIGHUP let the current run save, and then end the sweep.

@@ -45,7 +45,7 @@ _TEXTS = (".json", ".jsonl", ".yaml", ".jinja", ".txt", ".md")
 _FOLDERS = (("output", "dir"), ("training", "output_dir"), ("training", "logging_dir"))
 """Config keys that name local folders."""
 _PATH = re.compile(r"/[^/\s]+/\S+")
-"""Pattern that matches absolute paths, but not "/" (an operator) or "/no_think" (a prompt)."""
+"""Pattern for absolute paths with at least two parts, unlike "/" (an operator) or "/no_think" (a prompt)."""
 _PROSE = ("prompt", "environment", "system_prompt", "preamble")
 _SECRET_NAMES = ("TOKEN", "KEY", "SECRET", "PASSWORD")
 _KEYS = re.compile(

@@ -118,7 +118,7 @@ def build(config: Any) -> Any:
 
 def match(model: Any, weights: Weights) -> tuple[Weights, list[str]]:
     """Match `weights` to the model. Returns the model's weights (in the model's order, tied weights only once) and the
-    names of all other weights.
+    names of weights that are not part of the model.
 
     Raises:
         ExportError: a weight is missing, empty or duplicated, has the wrong shape, differs from a weight to which it

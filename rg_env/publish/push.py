@@ -65,13 +65,13 @@ class Marker(BaseModel):
     card: str
     """Git hash of the pushed card. A card with a different hash has been edited on the Hub."""
     files: list[str]
-    """Paths of the pushed files."""
+    """Paths of the pushed files, except rg_env.json."""
     format: Literal["rg_env.pushed/1"] = "rg_env.pushed/1"
 
 
 def preview(request: PushRequest) -> str:
-    """Return a list of the files that would be uploaded (with their sizes), followed by the card. Nothing is uploaded,
-    and no token is required.
+    """Return a list of the files that would be uploaded (with their sizes), followed by the card. If an export is
+    needed, the model files are not listed. Nothing is uploaded, and no token is required.
 
     Raises:
         InputError: there is nothing to publish, or a name is invalid.

@@ -410,7 +410,8 @@ def nearest_folder(path: Path) -> Path:
 
 
 def check_output(planned: PlannedRun, checkpoint: int | None) -> Check:
-    """Check that the output folder is writable and has room for checkpoints of `checkpoint` bytes (None if unknown)."""
+    """Check that the output folder is writable and has room for checkpoints of `checkpoint` bytes each (None if
+    unknown)."""
     output = planned.config.output
     try:
         folder = RunFolder.choose(output.dir, "check")
