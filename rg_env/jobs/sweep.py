@@ -327,7 +327,7 @@ def sweep_folder(sweep: Sweep, name: str, resume: bool) -> Path:
 
 
 def refuse_sweep(folder: str | None) -> None:
-    """Raise `OutputFolderError` if a single run is about to resume in a sweep folder."""
+    """Raise `OutputFolderError` if the output folder of a single run is a sweep folder."""
     if folder is not None and (Path(folder) / SWEEP_FILE).is_file():
         raise OutputFolderError(f"{folder} contains a sweep: add its --sweep ..., or pass one of its run folders")
 
