@@ -28,7 +28,8 @@ TopP = Annotated[float, Field(gt=0, le=1)]
 
 
 class SamplingConfig(Section):
-    """Settings for sampling answers."""
+    """Settings for sampling answers. Keys that are not set default to the settings from a model's training run if there
+    is one."""
 
     temperature: parsing.From0 = 1.0
     """Sampling temperature. 0 means greedy decoding."""
@@ -58,7 +59,7 @@ class RequestsConfig(Section):
     """Maximum number of concurrent calls per model. If several vLLM servers serve the model, the limit applies to each
     server."""
     timeout_s: parsing.Above0 = 600.0
-    """Timeout for each attempt of a call, in seconds."""
+    """Timeout for each attempt at a call, in seconds."""
     tries: Positive = 6
     """Maximum number of attempts per call. Calls are retried after temporary HTTP errors (such as 429 and 5xx),
     timeouts, broken connections and malformed replies."""
@@ -76,7 +77,7 @@ class ServingConfig(Section):
     """"vllm" starts vLLM servers, each of which serves one model on one GPU. "embedded" runs models with transformers
     in this process. "auto" uses vLLM if it is installed and there is a GPU, and the embedded engine otherwise."""
     gpus: list[parsing.Count] | None = None
-    """Indices of the GPUs to use. Each GPU serves one model at a time. Default: all GPUs."""
+    """Indices of the GPUs to use for vLLM servers. Each GPU serves one model at a time. Default: all GPUs."""
     vllm_args: list[Text] = Field(default_factory=list)
     """Additional command-line arguments for vLLM servers."""
     start_timeout_s: parsing.Above0 = 900.0
@@ -190,8 +191,8 @@ class PublishedRow(Section):
 
 
 class PublishedTable(Section):
-    """Each table contains the accuracies from a single source. The table's tasks and models must be part of the
-    evaluation."""
+    """Each table contains the accuracies from a single source. The table's tasks and models must be listed in the
+    config."""
 
     source: Text
     """Source of the accuracies, such as a paper's title or URL."""
@@ -209,8 +210,8 @@ TASKS_BY_NAME = named("{name: b, num_examples: 20}", "give the second entry a la
 
 
 def _without_categories(tasks: Any) -> Any:
-    """Replace each entry named after a category with entries for the category's tasks. A task's own entry takes
-    precedence."""
+    """Replace each entry that is named after a category and does not set `task` with entries for the category's tasks.
+    A task's own entry takes precedence."""
     if not isinstance(tasks, Mapping):
         return tasks
     found: dict[str, Any] = {}

@@ -333,7 +333,7 @@ async def embedded(name: str, config: EvalConfig) -> AsyncIterator[LocalModel]:
 
 
 def require_torch() -> None:
-    """Raise `MissingExtraError` unless the packages needed to serve a model in this process are installed."""
+    """Raise `MissingExtraError` unless the packages needed for local models are installed."""
     if missing := next((each for each in ("torch", "transformers", "peft") if find_spec(each) is None), None):
         raise MissingExtraError(
             f"a local model needs {missing}, which is not installed: run `{install_command('train')}`, or use an "

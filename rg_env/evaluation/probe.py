@@ -33,7 +33,7 @@ the true solve rate may be as high as 28%."""
 SOLVED = (0.1, 0.8)
 """Lower and upper bounds on the fraction of right answers at trainable levels."""
 LEAST_INFORMATIVE = 0.15
-"""Minimum fraction of groups that teach at trainable levels. Below this fraction, most rollouts do not provide a
+"""Minimum fraction of groups that teach for a level to be trainable. Below this fraction, too few rollouts provide a
 learning signal."""
 FLOOR = 0.2
 """Minimum accuracy of a constant answer at which a policy might learn to give only that answer."""

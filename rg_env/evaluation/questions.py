@@ -133,8 +133,8 @@ def question_of(row: Row) -> str:
 
 
 def own_rows(env: Environment) -> dict[str, list[str]] | None:
-    """Return ordered hashes of the user's own rows, for a run's manifest: one for each training question, and one for
-    each pair of an evaluation question and its answer. Return None for generated rows, whose hashes are in the
+    """Return hashes of the user's own rows, in row order, for a run's manifest: one for each training question, and one
+    for each pair of an evaluation question and its answer. Return None for generated rows, whose hashes are in the
     environment's manifest."""
     if env.manifest is not None:
         return None
@@ -268,7 +268,7 @@ class Work(ABC):
     """One model's work on a task or a benchmark, with its answers so far, by key."""
 
     file: str
-    """Name of the records file in the evaluation folder."""
+    """Path of the records file, relative to the evaluation folder."""
 
     def __init__(self, model: str, label: str, keys: Iterable[Any]):
         self.model, self.label, self.keys = model, label, dict.fromkeys(keys)

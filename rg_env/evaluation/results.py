@@ -6,9 +6,9 @@
     results = merged({"a.json": read_results("a.json"), "b.json": read_results("b.json")})
 
 `rg-env eval` writes one file for all tasks and one for each task. A training run writes one file per evaluation,
-including the rollouts. All models in a file answered the same frozen questions. `correct` records whether each answer
-is correct, so that models can be compared question by question later, even across files. Intervals are 95% confidence
-intervals.
+including the rollouts. All models in a file answered the same frozen questions. `correct` records whether each sampled
+answer is correct, so that models can be compared question by question later, even across files. Intervals are 95%
+confidence intervals.
 """
 
 import math
@@ -98,8 +98,8 @@ class Accuracy(Record):
     accuracy: Share | None
     """Mean accuracy, or None if the environment does not have an accuracy metric."""
     intervals: dict[str, Interval]
-    """Intervals of the means, by name. Means that are None do not have intervals. If there is only one question, mean
-    rewards and token counts do not have intervals."""
+    """Intervals of the means in `MEANS`, by name. Means that are None do not have intervals. If there is only one
+    question, mean rewards and token counts do not have intervals."""
 
     @property
     def measured(self) -> tuple[float, Interval]:
@@ -110,7 +110,8 @@ class Accuracy(Record):
 
 
 class Scores(Accuracy):
-    """Means over all answers to `n` questions, with standard errors and intervals clustered by question.
+    """Means over all answers to `n` questions (the greedy answers for `greedy_...`, otherwise the sampled answers), with
+    standard errors and intervals clustered by question.
 
     A call that ultimately failed counts as a wrong answer. A mean is None if there are no values to average, for
     example if the environment does not have an accuracy metric, there are no greedy answers, or the server does not
@@ -140,7 +141,7 @@ class Scores(Accuracy):
     """Fraction of answers by status (`core.grading.scoring.Status`, or "failed"). The mapping is empty if the
     environment does not have status metrics."""
     failed: int
-    """Number of calls that ultimately failed."""
+    """Number of calls for sampled answers that ultimately failed."""
     left_out: int
     """Number of questions skipped because this model was trained on them."""
 
@@ -171,13 +172,13 @@ class ModelResult(Record):
     scores: Scores
     usage: Usage
     correct: dict[str, list[bool]]
-    """Whether each answer is correct, by hash of the question (`core.data.splits.question_hash`)."""
+    """Whether each sampled answer is correct, by hash of the question (`core.data.splits.question_hash`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Paired(Difference):
-    """Paired comparison of two models on the same questions: the accuracy of `a` (the later model) minus the accuracy
-    of `b`."""
+    """Paired comparison of two models on the same questions: the accuracy of `a` (the model listed later) minus the
+    accuracy of `b`."""
 
     a: str
     b: str

@@ -233,7 +233,7 @@ async def ask_all(
     """Generate all missing answers. New answers are appended to the works' files in `folder`.
 
     Args:
-        watch: function to call after each answer.
+        watch: function to call whenever answers are added.
 
     Raises:
         RewardError: a reward raised an error or did not return a finite number.
@@ -377,7 +377,7 @@ class Run:
 
 def _check_complete(run: Run) -> None:
     """Raise `ServerError` if a model could not be evaluated completely, or if all of its sampled calls or all of its
-    greedy calls for a task failed."""
+    greedy calls for a task, or all of its calls for a benchmark, failed."""
     if run.problems:
         problems = "; ".join(f"{name}: {problem}" for name, problem in run.problems.items())
         raise ServerError(f"{problems}; no results are written. Resume with {resume_words(run.folder)}")

@@ -186,7 +186,7 @@ def _values(questions: Sequence[Sequence[Answer]], name: str) -> list[list[float
 
 
 def usage_of(answers: Iterable[Answer], price: Price | None) -> Usage:
-    """Return the numbers of prompt and completion tokens in `answers`, and the cost of these tokens."""
+    """Return the numbers of prompt and completion tokens recorded in `answers`, and the cost of these tokens."""
     answers, cost = list(answers), None
     prompts = _total([each.prompt_tokens for each in answers])
     completions = _total([each.completion_tokens for each in answers])
@@ -202,7 +202,7 @@ def _total(counts: Sequence[int | None]) -> int | None:
 
 
 def _correct(works: Sequence[TaskWork]) -> dict[str, list[bool]]:
-    """Return whether each answer is correct, by question hash. A suffix distinguishes the keys of repeated
+    """Return whether each sampled answer is correct, by question hash. A suffix distinguishes the keys of repeated
     questions."""
     found: dict[str, list[bool]] = {}
     for work in works:
@@ -223,7 +223,8 @@ def _parts(model: str, works: Sequence[TaskWork]) -> dict[schema.Part, Scores]:
 
 
 def _comparisons(models: Sequence[str], tasks: Sequence[TaskResults]) -> list[Paired]:
-    """Compare each pair of models (later minus earlier) that have questions in common on every task."""
+    """Compare each pair of models that have questions in common on every task. Each difference is the accuracy of
+    the model listed later minus that of the model listed earlier."""
     pairs = []
     for earlier, later in combinations(models, 2):
         answers = [(task.models[later].correct, task.models[earlier].correct) for task in tasks]
@@ -253,11 +254,11 @@ def together(evaluations: Mapping[str, Results]) -> Results:
 def compare(published: Mapping[str, PublishedTable], tasks: Mapping[str, TaskResults]) -> list[schema.PublishedFigure]:
     """Compare published accuracies with ours.
 
-    The published questions differ from ours, so the two samples are treated as independent. Accuracies within the
-    tolerance are considered equal, regardless of their intervals. A larger difference may be due to chance if its
-    interval, which accounts for the sizes of both samples, contains 0. The interval of a published accuracy depends
-    on the number of questions, but not on the number of answers per question. Several answers to one question do not
-    narrow the interval, because the answers may all be the same.
+    The published accuracies and ours are based on different questions, so the two samples are treated as independent.
+    Accuracies within the tolerance are considered equal, regardless of their intervals. A larger difference may be due
+    to chance if its interval, which accounts for the sizes of both samples, contains 0. The interval of a published
+    accuracy depends on the number of questions, but not on the number of answers per question. Several answers to one
+    question do not narrow the interval, because the answers may all be the same.
     """
     found = []
     for table, each in published.items():

@@ -1,6 +1,6 @@
 """Settings and training questions that an evaluation takes from a checkpoint's training run.
 
-    config, notes = as_trained(config)               # takes missing values from the training run of the first model
+    config, notes = as_trained(config)               # takes missing values from a model's training run
     questions.among(trained_on(model))               # questions to skip
     notes += changes_since_training(config, drawn)   # the user's own data may have changed
 

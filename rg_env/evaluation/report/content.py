@@ -205,7 +205,8 @@ def _sampling(results: Results) -> str:
 def results_page(source: Path, limit: int) -> Page:
     """Return the content of the report on an evaluation, given its folder, a results file, or a file of rollouts.
 
-    If there is no results file yet, as during an evaluation, accuracies are computed from the rollouts.
+    If `source` is a file of rollouts, or there is no results file yet (as during an evaluation), accuracies are
+    computed from the rollouts.
 
     Raises:
         InputError: a file is damaged or unreadable, or there is nothing to show.
@@ -236,7 +237,7 @@ def results_page(source: Path, limit: int) -> Page:
                 else [f"{ROLLOUTS} is missing, so there are no rollouts to show"]
             )
     elif records:
-        page.notes.append(f"there is no results file yet; figures are computed from the rollouts in {ROLLOUTS} so far")
+        page.notes.append(f"figures are computed from the rollouts in {ROLLOUTS}; no results file is used")
         page.add_tasks(_tasks_so_far(sampled), "model", _ABOUT_MEANS)
     else:
         raise InputError(f"{file} has no rollouts")
