@@ -178,8 +178,8 @@ class Harness:
         ]
 
     def _descriptions(self) -> dict[str, str]:
-        """Return the configured prompt for each benchmark that rg_env ships. If no prompt is configured, return an
-        empty mapping, so that the benchmarks use the prompt from the Reasoning Gym paper's training runs."""
+        """Return the configured prompt for each benchmark that rg_env ships. If no system prompt is configured, return
+        an empty mapping, so that the benchmarks use the prompt from the Reasoning Gym paper's training runs."""
         prompt = self._config.prompt
         if "system_prompt" not in prompt.model_fields_set:
             return {}

@@ -110,8 +110,8 @@ class Accuracy(Record):
 
 
 class Scores(Accuracy):
-    """Means over all answers to `n` questions (the greedy answers for `greedy_...`, otherwise the sampled answers), with
-    standard errors and intervals clustered by question.
+    """Means over all answers to `n` questions (the greedy answers for `greedy_...`, otherwise the sampled answers),
+    with standard errors and intervals clustered by question.
 
     A call that ultimately failed counts as a wrong answer. A mean is None if there are no values to average, for
     example if the environment does not have an accuracy metric, there are no greedy answers, or the server does not

@@ -6,8 +6,8 @@
 
 A model belongs to a run if it is the run's folder, a checkpoint in that folder, an export next to the checkpoints, or a
 model that `rg-env push` published with the run's files. All models are evaluated with the same settings so that they
-can be compared. The notes list the settings that match the run and, for each model, any settings that were different in
-its training.
+can be compared. The notes list the settings that match the run from which missing values are taken and, for each model,
+any settings that were different in its training.
 """
 
 import json

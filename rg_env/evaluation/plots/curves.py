@@ -3,7 +3,7 @@
     plot_run(Path("outputs/RUN"))                                                 # reward_curve.png in the folder
     plot_curves([read_curve(Path("outputs/RUN/metrics.jsonl"), "RUN")], Path("curves.png"))
 
-Accuracies are drawn with 95% intervals, which are read from the run's evaluations.
+Accuracies are drawn with 95% intervals, which are read from each run's evaluations.
 """
 
 import math
@@ -52,7 +52,7 @@ def read_curve(file: Path, name: str) -> Curve:
     """Read a run's curve from its `metrics.jsonl`, with intervals from the `eval_results` folder next to it.
 
     Raises:
-        InputError: a file is unreadable, damaged or empty, or is not a `metrics.jsonl`.
+        InputError: a file is unreadable or damaged, is not a `metrics.jsonl`, or has nothing to draw.
     """
     values: dict[str, dict[int, float]] = {}
     for row in json_lines(file):

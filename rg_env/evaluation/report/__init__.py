@@ -51,7 +51,8 @@ def write_report(source: Path, output: Path | None = None, limit: int = ROLLOUTS
         output: file to write the report to. The default is `report.html` in the folder of the run or evaluation.
 
     Raises:
-        InputError: there is nothing to report, or a file is damaged or unreadable.
+        InputError: there is nothing to report, a file is damaged or unreadable, or `output` does not end in .html or
+            .htm.
         OutputFolderError: the report cannot be written.
     """
     page = _page(source, limit)
