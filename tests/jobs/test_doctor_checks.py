@@ -198,11 +198,12 @@ THREE = planned(3, engine="vllm")
         (prompts(128, [20], [50], [10, 98], evaluation_tokens=31), "failed *with 31 new*evaluation.max_tokens=30,"),
         (prompts(128, [20], [50], evaluation_tokens=79), "failed *50 tokens; *79 new*evaluation.max_tokens=78,"),
         (prompts(98, [20], [50], [10, 98], evaluation_tokens=5), "failed *98 tokens; *5 new tokens*other tasks, or"),
-        # one file per rollout is reserved for connections
-        (machine.check_open_files(1024, (1024, 1048576)), "failed *needs 1536*ulimit -n 65536"),
-        (machine.check_open_files(1024, (1024, 4096)), "failed *needs 1536*ulimit -n 4096"),
-        (machine.check_open_files(1024, (1024, 1024)), "failed *needs 1536*administrator"),
-        (machine.check_open_files(1024, (-1, -1)), "ok "),
+        # all prompts of a step are sent in one request, so the number of rollouts does not matter
+        (machine.check_open_files((256, 1048576)), "failed *needs 512*ulimit -n 65536"),
+        (machine.check_open_files((256, 4096)), "failed *needs 512*ulimit -n 4096"),
+        (machine.check_open_files((256, 256)), "failed *needs 512*administrator"),
+        (machine.check_open_files((1024, 1024)), "ok "),
+        (machine.check_open_files((-1, -1)), "ok "),
         # Docker's default of 64 MB is too little for several processes
         (machine.check_shared_memory(64 * MIB), "warning *67 MB*--shm-size"),
         (machine.check_shared_memory(8 * GIB), "ok *8.6 GB"),

@@ -42,8 +42,7 @@ def diagnose(planned: PlannedRun) -> Iterator[Check]:
     yield (trainer := _run("trainer", machine.check_trainer, gpus, planned))
     yield _run("vllm", machine.check_vllm, planned)
     yield _run("logins", machine.check_logins, planned)
-    connections = min(planned.config.training.rollouts_per_step, machine.CONNECTIONS) if planned.uses_vllm else 0
-    yield _run("open files", machine.check_open_files, connections, resource.getrlimit(resource.RLIMIT_NOFILE))
+    yield _run("open files", machine.check_open_files, resource.getrlimit(resource.RLIMIT_NOFILE))
     if (planned.uses_vllm or planned.processes > 1) and os.path.isdir("/dev/shm"):
         yield _run("shared memory", machine.check_shared_memory, shutil.disk_usage("/dev/shm").total)
     if planned.processes > 1:

@@ -37,10 +37,8 @@ from rg_env.training.config.schema import TrainConfig
 LAUNCH_PORT = 29500
 """Default rendezvous port of `accelerate launch` (`--main_process_port`)."""
 _SERVER_NEEDS_SHM = 10**9
-_SPARE_FILES = 512
-"""Number of open files reserved for libraries, data and logs, in addition to the connections."""
-CONNECTIONS = 1024
-"""Maximum number of open files reserved for connections to the server, at one per rollout."""
+_OPEN_FILES = 512
+"""Number of open files that a process needs for libraries, data, logs and a few connections."""
 SMI_S, IMPORT_S = 10.0, 90.0
 """Timeouts for nvidia-smi and for imports in a subprocess, in seconds."""
 _PYTHON = "Programming Language :: Python :: "
@@ -350,21 +348,15 @@ def check_server(planned: PlannedRun, model: str | None, tokens: int) -> Check:
     return Check("ok", text)
 
 
-def check_open_files(connections: int, limits: tuple[int, int]) -> Check:
-    """Check the soft and hard limits on open files. `connections` is the number of files reserved for connections to a
-    server."""
+def check_open_files(limits: tuple[int, int]) -> Check:
+    """Check the soft and hard limits on open files."""
     soft, hard = (2**63 if limit == resource.RLIM_INFINITY else limit for limit in limits)
-    need = _SPARE_FILES + connections
-    if soft >= need:
-        return Check("ok", f"at least {need} open files are allowed")
-    fix = f"run `ulimit -n {min(max(need, 65536), hard)}` before starting vLLM and the trainer"
-    if hard < need:
-        fix = f"ask an administrator to raise the hard limit ({hard}) to {need}"
-    return Check(
-        "failed",
-        f"the limit is {soft} open files, but a run needs {need}, including those reserved for connections",
-        fix,
-    )
+    if soft >= _OPEN_FILES:
+        return Check("ok", f"at least {_OPEN_FILES} open files are allowed")
+    fix = f"run `ulimit -n {min(65536, hard)}` before starting vLLM and the trainer"
+    if hard < _OPEN_FILES:
+        fix = f"ask an administrator to raise the hard limit ({hard}) to {_OPEN_FILES}"
+    return Check("failed", f"the limit is {soft} open files, but a run needs {_OPEN_FILES}", fix)
 
 
 def check_shared_memory(size: int) -> Check:
