@@ -347,8 +347,8 @@ async def lateness(work: "asyncio.Future[Any]") -> list[tuple[float, float]]:
 async def hostile_lateness(
     pool: WorkerPool,
 ) -> tuple[list[tuple[float, float]], list[tuple[float, float]], dict[str, int]]:
-    """Return the lateness while `pool` evaluates `HOSTILE`, the lateness of an idle loop for the same length of time,
-    and the number of calls by status."""
+    """Return the event loop's lateness while `pool` evaluates `HOSTILE`, its lateness over an idle period of the same
+    length, and the number of calls by status."""
     begin = time.perf_counter()
     work = asyncio.gather(*(asyncio.wrap_future(THREADS.submit(pool.call, text)) for text in HOSTILE))
     busy = await lateness(work)

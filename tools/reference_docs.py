@@ -195,7 +195,7 @@ def _metavar(action: argparse.Action) -> str:
 
 
 def _sentence(text: str) -> str:
-    """Return a help text as a sentence for a table cell."""
+    """Return help text as a sentence for a table cell."""
     text = _code_safe(text).strip()
     if not text:
         return ""

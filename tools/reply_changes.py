@@ -29,7 +29,7 @@ def _variable(question: str) -> str:
 
 
 def _formula(text: str, question: str) -> str:
-    """Return the formula in a reply, without text that surrounds formulas in questions, such as `∫` and `dx`."""
+    """Return the formula in a reply, without any surrounding text copied from the question, such as `∫` and `dx`."""
     text = re.sub(r"^.*?[∫:]\s*|\s*d[A-Za-z]\s*$", "", text.strip(), flags=re.DOTALL)
     return text.partition("=")[0].strip() or text
 

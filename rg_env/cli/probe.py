@@ -30,8 +30,8 @@ def add(commands: Any) -> None:
     number("-r", "--rollouts-per-example", default=8, help="answers per question (at least 2); default: 8")
     number(
         "--max-tokens",
-        help="token limit per answer; default: the training run's limit, otherwise 1024 or, if less, half a local "
-        "model's context length",
+        help="token limit per answer; default: the training run's limit, otherwise 1024 (for a local model, "
+        "at most half its context length)",
     )
     option("--output-dir", metavar="DIR", help="output folder; default: a new folder under outputs/")
     parser.flag("--resume", help="resume the probe in the output folder")

@@ -57,8 +57,8 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
     for number, (name, settings) in enumerate(trained.items()):
         if (custom := settings.pop("custom")) and "rewards" not in config.model_fields_set:
             notes.append(
-                f"{name}: evaluated without its training run's rewards, because their code is not imported "
-                f"({listed(custom)}): list the file under `imports` in an evaluation config"
+                f"{name}: evaluated without its training run's rewards, because the code for "
+                f"{listed(custom)} is not imported: list its file under `imports` in an evaluation config"
             )
         if number == 0:
             filled = _filled(config, settings)

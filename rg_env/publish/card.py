@@ -32,7 +32,8 @@ _LICENSE = ("license", "license_name", "license_link")
 
 
 def find_license(base: Base, api: HfApi | None = None) -> dict[str, str | None]:
-    """Find the license stated in the base model's card. `api` is required for a model on the Hub.
+    """Find the license stated in the base model's card. Without `api`, the license of a model on the Hub counts
+    as unknown.
 
     Returns:
         The license's metadata (`license`, `license_name`, `license_link`), and `stated_by`, which names the source.

@@ -156,7 +156,7 @@ def test_custom_rewards_are_used_if_their_code_is_imported(run: Path, tmp_path: 
     file.write_text(f"models: [{copy}]\noutput: {{dir: {tmp_path / 'e'}}}\n")
     plain, notes = as_trained(load_eval_config(file))
     assert "shouts" not in plain.rewards
-    assert "run: evaluated without its training run's rewards, because their code is not imported (shouts)" in notes[0]
+    assert "run: evaluated without its training run's rewards, because the code for shouts is not imported" in notes[0]
     file.write_text(file.read_text() + "imports: [shouts.py]\n")
     with nothing_left():
         complete, notes = as_trained(load_eval_config(file))

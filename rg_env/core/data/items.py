@@ -28,7 +28,8 @@ from rg_env.core.user_code import checked_entry, import_same
 from rg_env.errors import InputError
 
 # Items are drawn from consecutive datasets of a fixed size, because acre's items depend on the size, and
-# list_functions, gsm_symbolic and word_ladder cannot draw items beyond that size. word_ladder accepts at most 20,000.
+# list_functions, gsm_symbolic and word_ladder cannot draw items at indices beyond it. word_ladder accepts sizes up to
+# 20,000.
 _BLOCK = 20_000
 _SMALL_BLOCK = {"acre": 500}  # this task generates all items in its constructor
 

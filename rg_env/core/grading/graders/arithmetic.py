@@ -102,7 +102,7 @@ def decimal_chain_sum(answer: str, entry: Entry, config: Config) -> float:
 
 
 def fraction_simplification(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the fraction in lowest terms, in plain form or LaTeX, or the stored answer.
+    """Accept the fraction in lowest terms or the stored fraction, either one in plain form or LaTeX.
 
     With a `min_value` above 1, the library may store an unreduced fraction.
     """

@@ -247,7 +247,7 @@ def arc_2d(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _usual_form(text: str, form: dict[str, Any]) -> str:
-    """Rewrite a board that uses the delimiters of `form` as lines of cells separated by spaces."""
+    """Convert a board with the delimiters in `form` to lines of space-separated cells."""
     lines = text.split(form["row_delimiter"]) if form["row_delimiter"] else [text]
     if form["col_delimiter"]:
         return "\n".join(line.replace(form["col_delimiter"], " ") for line in lines)
