@@ -64,7 +64,8 @@ class PromptOptions:
 
     def messages(self, question: str) -> list[dict[str, Any]]:
         """Return the chat messages that pose `question`."""
-        # With few-shot examples, a system prompt placed in the user turn is part of the first example.
+        # With few-shot examples and no preamble, a system prompt with the placement "user" is part of the first
+        # example.
         folded = self.prompt_placement == "user" and not self.preamble
         placement = "system" if folded else self.prompt_placement
         messages: list[dict[str, Any]] = build_messages(question, self.system_prompt, placement, preamble=self.preamble)
@@ -87,7 +88,8 @@ class PromptOptions:
 class Environment:
     """Single-turn prompts and rewards for any data.
 
-    Exact repeats of a row within a split are omitted, and their number is printed.
+    Repeats of a row within a split are omitted, and their number is printed. A repeat may give its answer in another
+    form (`1.0` for `1`).
 
     Args:
         train_rows, eval_rows: rows with `question` (text, prompted with `system_prompt`) or `prompt` (chat messages, or
@@ -97,8 +99,8 @@ class Environment:
         system_prompt, prompt_placement, preamble, few_shot: how a `question` becomes a prompt (see `ReasoningGym`).
 
     Raises:
-        InputError: a row has no prompt, a prompt has two different answers, a reward cannot be resolved, or both splits
-            are empty.
+        InputError: a row or an option is invalid, a prompt has two different answers, a reward cannot be resolved, or
+            both splits are empty.
     """
 
     manifest: dict[str, Any] | None = None

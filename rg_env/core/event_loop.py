@@ -22,8 +22,8 @@ _loops: dict[int, asyncio.AbstractEventLoop] = {}
 
 
 def run_each(call: Callable[[A], Awaitable[T]], items: Sequence[A]) -> list[T]:
-    """Return the result of `call` for each item, in order. The first exception is raised only after all calls have
-    ended."""
+    """Return the result of `call` for each item, in order. If calls raise exceptions, the exception for the first such
+    item is raised after all calls have ended."""
 
     async def main() -> list[Any]:
         gate = asyncio.Semaphore(AT_ONCE)

@@ -35,7 +35,7 @@ class PushRequest:
     revision: str | None = None
     """Branch to upload to. Default: the main branch."""
     base: str | None = None
-    """Base model (a folder, or a name on the Hub). Required only if the checkpoint does not record the base model."""
+    """Base model (a folder, or a name on the Hub). Default: the base model recorded by the checkpoint or its run."""
 
     @property
     def full(self) -> bool:

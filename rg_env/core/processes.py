@@ -244,7 +244,8 @@ class ProcessGroup:
         return self.code
 
     def interrupt(self) -> None:
-        """Send SIGINT to each worker, but only once per worker, even if this method is called repeatedly.
+        """Send SIGINT to the program or, if it is a launcher, to each of its workers. No process receives the signal
+        twice, even if this method is called repeatedly.
 
         A launcher with running workers does not receive a signal, because torch's launcher would kill the workers 30
         seconds later, possibly during a large save.
@@ -271,7 +272,8 @@ class ProcessGroup:
         self.wait(timeout_s=5)  # takes longer only if the process is stuck in the kernel
 
     def new_lines(self) -> list[str]:
-        """Return the lines of output written since the last call. Each update of a progress bar counts as a line."""
+        """Return the non-blank lines of output completed since the last call. Each update of a progress bar counts as a
+        line."""
         fresh = self._log_from(self._read)
         self._read += len(fresh)
         *lines, self._rest = re.split(rb"[\r\n]+", self._rest + fresh)
@@ -280,7 +282,7 @@ class ProcessGroup:
         return [text for line in lines if (text := line.decode(errors="replace").rstrip())]
 
     def last_lines(self, count: int) -> list[str]:
-        """Return the last `count` lines of output."""
+        """Return up to `count` non-blank lines from the end of the output."""
         lines = self._log_from(max(self._begin, self._read - 2**14)).decode(errors="replace").splitlines()
         return [line for line in lines if line.strip()][-count:]
 
@@ -302,7 +304,8 @@ def alive(process: "psutil.Process") -> bool:
 
 
 def descendants(process: "psutil.Process | None" = None, *, recursive: bool = True) -> "list[psutil.Process]":
-    """Return all running descendants of `process` (default: this process), in any session."""
+    """Return all running descendants (or, unless `recursive`, all running children) of `process` (default: this
+    process), in any session."""
     import psutil
 
     try:
@@ -385,7 +388,7 @@ class JsonProcess:
 
     This process, which may have threads and use a GPU, is not forked, and its script does not need the guard `if
     __name__ == "__main__"`. Pickle is never used, so a child's message may be wrong but cannot run code in this
-    process. `main` uses `core.child_main.ParentPipe`. The module search path is the same as in this process, but files
+    process. `main` uses `core.child_main.ParentPipe`. The child can import the same modules as this process, but files
     in the working directory cannot shadow other modules. Only one thread at a time may use a `JsonProcess`, except that
     any thread may call `signal_kill`.
 
@@ -484,7 +487,8 @@ class JsonProcess:
                 _signal_group(self._process)
 
     def kill(self) -> None:
-        """Kill the process and its group, wait for it, and close the pipes. This method is idempotent."""
+        """Kill the process and its group, wait for the process to end, and close the pipes. This method is
+        idempotent."""
         self.signal_kill()
         with self._lock:
             self._process.wait()

@@ -11,9 +11,9 @@ rewards.
 Rewards are weighted and summed. A reward is a named function of a rollout. The function requests inputs by parameter
 name. The available names are `rollout` (the complete `Rollout`, extracted and scored) and the names that Verifiers
 uses: prompt, completion, answer (the gold answer), state, task, info and parser. Other parameters must have defaults
-and can be set with `options`. A reward returns a number, which must be from -1e100 to 1e100 and by convention is in [0,
-1]. A reward may be async. With async rewards, the rollouts of a batch are scored concurrently, in an event loop on a
-background thread. The background loop also works in a notebook and keeps connections to judge models open.
+and can be set with `options`. A reward returns a number, which must be from -1e100 to 1e100 and by convention is in
+[-1, 1]. A reward may be async. With async rewards, the rollouts of a batch are scored concurrently, in an event loop on
+a background thread. The background loop also works in a notebook and keeps connections to judge models open.
 
 A rubric contains an environment's rewards and its metrics: accuracy, accuracy per task, and answer statuses. A rubric
 grades the answers before it calls rewards:
@@ -143,7 +143,8 @@ def get_reward(name: str) -> RewardFunction:
 
 
 def check_signature(name: str, function: RewardFunction) -> None:
-    """Raise `InputError` if `function` requires a parameter that is not in `PARAMETERS`."""
+    """Raise `InputError` if `function` requires a parameter that is not in `PARAMETERS`, has a positional-only
+    parameter, or has no readable signature."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
@@ -267,8 +268,8 @@ def _failing(name: str, rollout: Rollout) -> Iterator[str]:
 
 
 def checked_value(name: str, value: object, where: str, function: object = None) -> float:
-    """Return `value` as a float. Raises `RewardError` unless `value` is a number (booleans and numpy scalars are
-    allowed) from -1e100 to 1e100. Within this range, sums cannot overflow.
+    """Return `value` as a float. Raises `RewardError` unless `value` is a number from -1e100 to 1e100. Within this
+    range, sums cannot overflow. Booleans, and scalars from numpy and torch, count as numbers.
 
     The error message contains the file and line of `function` if the user defined it.
     """
@@ -356,8 +357,8 @@ class Rubric:
 
     @classmethod
     def of_tasks(cls, rewards: Sequence[WeightedReward], mixture: Mixture, grading: Grading) -> "Rubric":
-        """Return a rubric with metrics for accuracy, accuracy per task in a mixture, and each possible status under
-        `grading`.
+        """Return a rubric with metrics for accuracy, accuracy per task in a mixture, and each status other than
+        "correct" that is possible under `grading`.
 
         Raises `InputError` if a reward has the same name as one of these metrics.
         """
@@ -384,7 +385,7 @@ class Rubric:
         try:
             for future in pending:
                 future.result()
-        finally:  # also runs after Ctrl-C; pending calls are dropped, and running calls take at most a second
+        finally:  # also runs after Ctrl-C; pending calls are dropped, and running calls end within a few seconds
             for future in pending:
                 future.cancel()
         for rollout in rollouts:

@@ -115,7 +115,7 @@ class RunFolder:
     def checkpoint(self, step: int) -> Path:
         return self.path / f"checkpoint-{step}"
 
-    # Reading. Every method raises `InputError` for a damaged or unreadable file.
+    # Reading. Methods that open a file raise `InputError` if the file is damaged or unreadable.
 
     def config(self) -> dict[str, Any]:
         """Return the contents of config.yaml, which every run has."""

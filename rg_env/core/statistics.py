@@ -10,9 +10,9 @@
     with_interval(0.5, (0.4, 0.6))                                # "0.500 [0.400, 0.600]"
 
 This module computes all intervals that rg_env reports. All intervals are 95% confidence intervals, and intervals for
-proportions are within [0, 1]. Proportions are shown as fractions, and differences are later minus earlier (trained
-minus base). Intervals and tests need scipy, which the extras "eval" and "train" install. Other functions need only the
-standard library.
+proportions are within [0, 1]. Proportions are shown as fractions, and differences are the first value minus the second.
+`t_critical`, `mean_interval`, `share_interval`, `runs_interval` and `paired_difference` need scipy, which the extras
+"eval" and "train" install. Other functions need only the standard library.
 """
 
 import math
@@ -37,9 +37,10 @@ def mean_and_error(values_by_problem: Sequence[Sequence[float]]) -> tuple[float,
     """Return the mean over all values and its standard error, clustered by problem.
 
     Answers to one problem resemble each other, so treating them as independent would make the error too small. The
-    clustered error (Liang and Zeger, 1986) adds up the deviations within each problem before squaring, and applies the
-    usual correction factor, problems / (problems - 1). With one value per problem, the error is the sample standard
-    deviation divided by sqrt(problems). With a single problem, the error is unknown, and the function returns 0 for it.
+    clustered error (Liang and Zeger, 1986) adds up the deviations within each problem before squaring, and multiplies
+    the variance by the usual correction factor, problems / (problems - 1). With one value per problem, the error is the
+    sample standard deviation divided by sqrt(problems). With a single problem, the error is unknown, and the function
+    returns 0 for it.
 
     Raises:
         InputError: there are no values.
@@ -252,8 +253,8 @@ def paired_difference(tasks: Sequence[tuple[Answers, Answers]], seed: int = 0) -
 def _newcombe(
     first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], a: Sequence[float], b: Sequence[float]
 ) -> Interval:
-    """Return Newcombe's interval. `first` and `second` are the models' answers to each problem, and `a` and `b` are the
-    means of these answers."""
+    """Return Newcombe's interval. `first` and `second` are the models' answers to each problem, and `a` and `b` contain
+    the mean of each problem's answers."""
     p, q = fmean(a), fmean(b)
     (p_low, p_high), (q_low, q_high) = share_interval(first), share_interval(second)
     product = math.fsum((x - p) * (y - q) for x, y in zip(a, b, strict=True))

@@ -72,8 +72,8 @@ def import_user_code(names: Sequence[str], base: str | Path = ".") -> None:
 
 
 def sources() -> dict[str, str]:
-    """Return the SHA-256 hash of each imported module's or file's source. For a package, the hash covers all .py files
-    in the package."""
+    """Return the SHA-256 hash of each imported module's or file's source. For a module in a package, the hash covers
+    all .py files in the top-level package."""
     return dict(_sources)
 
 

@@ -1,11 +1,11 @@
 """Config files: `extends:`, overrides, and the origin of each value.
 
 `extends:` names one or more files, relative to the file that names them. Later files override earlier files, and the
-file that contains `extends:` overrides all of them. Mappings are merged key by key, and any other value is replaced.
-Null removes a key, which restores its default. An override replaces the value at its path. The lists of modules and .py
-files under `imports:` are concatenated. Paths of .py files are relative to the config that contains them and are made
-absolute. Configs cannot refer to environment variables. API keys are read directly from the environment and never
-appear in a config.
+file that contains `extends:` overrides all of them. Non-empty mappings are merged key by key, and any other value is
+replaced. Null removes a key, which restores its default. An override replaces the value at its path. The lists of
+modules and .py files under `imports:` are concatenated. Paths of .py files are relative to the config that contains
+them and are made absolute. Configs cannot refer to environment variables. API keys are read directly from the
+environment and never appear in a config.
 """
 
 import copy
@@ -76,7 +76,8 @@ class Document:
             holder[path[-1]] = without_nulls(value)
 
     def without(self, paths: Iterable[Keys]) -> "Document":
-        """Return a copy without the values at `paths`. Missing values are ignored."""
+        """Return a copy without the values at `paths`, and without origins and nulls. Paths that are not set are
+        ignored."""
         return Document(reduce(without_key, paths, self.values), self.file)
 
 
@@ -125,7 +126,8 @@ def read_config(file: str | Path, overrides: Sequence[str] = ()) -> Document:
 
 
 def overridden(document: Document, overrides: Sequence[str]) -> Document:
-    """Return a copy of `document` with `overrides` ("a.b=value") applied. Raises the same errors as `read_config`."""
+    """Return a copy of `document` with `overrides` ("a.b=value") applied. Raises `InputError` if an override is
+    malformed or cannot be applied."""
     document = copy.deepcopy(document)
     for override in overrides:
         _override(document, override)

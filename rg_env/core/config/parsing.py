@@ -1,4 +1,4 @@
-"""Typed configs. Each error reports the key's path, its value, the file and line, and a fix.
+"""Typed configs. An error reports the key's path and a fix and, if the key is set, its value and the value's origin.
 
     document = read_config("configs/train/tiny.yaml", ["training.learning_rate=2e-6"])    # see `core.config.files`
     config = parse_config(document, TrainConfig)                                          # a frozen pydantic model
@@ -83,8 +83,9 @@ def parse_config(
     """Parse and validate a config.
 
     Args:
-        names: function that returns the problems with names that the schema cannot check, such as task names. These
-            problems are reported together with the schema's own.
+        names: function that returns the problems with names that the schema cannot check, such as task names. If
+            validation fails, these problems are reported together with the schema's own, where possible. If validation
+            succeeds, `names` is not called.
 
     Raises:
         ConfigError: the config is of another kind, or keys or values are invalid. The error reports all invalid keys
