@@ -92,7 +92,7 @@ class WeightedReward(NamedTuple):
         return checked_value(self.name, value, where, self.function)
 
     async def avalue(self, rollout: Rollout, available: Mapping[str, Any]) -> float:
-        """Return the same reward as `value`, without blocking the caller's event loop."""
+        """Return the same reward as `value`, but await an async function in the caller's event loop."""
         if not self._is_open(rollout):
             return 0.0
         with _failing(self.name, rollout) as where:
@@ -274,7 +274,8 @@ def checked_value(name: str, value: object, where: str, function: object = None)
     The error message contains the file and line of `function` if the user defined it.
     """
     try:
-        # `item` converts numpy and torch scalars, and raises an error for other arrays and tensors.
+        # `item` converts numpy and torch scalars and one-element arrays, and raises an error for other arrays and
+        # tensors.
         number = value.item() if hasattr(value, "item") else value
         if isinstance(number, numbers.Real) and abs(float(number)) <= _MAX_VALUE:
             return float(number)

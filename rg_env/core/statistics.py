@@ -178,8 +178,8 @@ def difference_of(
     """Return the difference between two independent values (first minus second), with an interval derived from their
     intervals.
 
-    For shares, the interval is Newcombe's interval (1998, method 10), which applies the method of `mean_of` to a
-    difference.
+    For two shares with Wilson intervals, the result is Newcombe's interval (1998, method 10), which applies the method
+    of `mean_of` to a difference.
     """
     low = math.hypot(first - first_interval[0], second_interval[1] - second)
     high = math.hypot(first_interval[1] - first, second - second_interval[0])

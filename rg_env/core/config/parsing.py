@@ -139,7 +139,8 @@ def _misspelt_nulls(schema: type[BaseModel], document: Document) -> Iterator[Pro
 
 
 def config_error(document: Document, problems: Iterable[Problem]) -> ConfigError:
-    """Return a single error for all problems in a config, with one line per problem: path, value, origin and fix."""
+    """Return a single error for all problems in a config. The line for each problem contains the key's path and a fix
+    and, if the key is set, its value and the value's origin."""
     lines = list(dict.fromkeys(_line(document, problem) for problem in problems))
     head = [] if len(lines) == 1 else [f"{document.file}: {len(lines)} mistakes"]
     return ConfigError("\n  ".join([*head, *lines]))
