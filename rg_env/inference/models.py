@@ -49,8 +49,8 @@ def load_policy(model: str | None = None, *, attention: Attention = "auto", dtyp
             PyTorch's SDPA otherwise.
         dtype: dtype of the weights. "auto" selects float32 so that AdamW's small updates are not rounded away. If the
             training argument `bf16` is True, computation still uses bfloat16. With ZeRO-3 and bf16, "auto" selects
-            bfloat16 because ZeRO keeps its own float32 copies. "bfloat16" is for `optim="adamw_offload"` and for LoRA.
-            With LoRA, bfloat16 halves the memory needed for the frozen weights (PEFT keeps the adapters in float32).
+            bfloat16 because ZeRO keeps its own float32 copies. "bfloat16" is for LoRA, where it halves the memory
+            needed for the frozen weights (PEFT keeps the adapters in float32).
 
     Raises:
         InputError: the model cannot be loaded, or does not work with these options.

@@ -89,7 +89,6 @@ def estimate(
     adapter_parameters: int = 0,
     frozen_bytes: int = 4,
     cached_tokens: int = 0,
-    offloaded: bool = False,
 ) -> Estimate:
     """Estimate a device's memory use.
 
@@ -104,8 +103,6 @@ def estimate(
         reference: whether there is a second model for the KL term (`beta` above 0).
         adapter_parameters: number of trained parameters with LoRA (the weights are then frozen), or 0 without LoRA.
         frozen_bytes: bytes per frozen weight (4 in float32, 2 in bfloat16; see `load_policy`).
-        offloaded: whether `optim` is `adamw_offload`, in which case each weight takes `frozen_bytes` and gradients are
-            float32.
         cached_tokens: total number of tokens in the rollouts that the embedded engine decodes at once, or 0 with a
             server.
     """
@@ -114,18 +111,17 @@ def estimate(
         fixed, trained = frozen_bytes * shape.parameters, adapter_parameters
     else:
         fixed, trained = 4 * shape.parameters * reference, shape.parameters
-    state_bytes, resting_bytes = (frozen_bytes + 4, frozen_bytes) if offloaded else (STATE_BYTES, RESTING_BYTES)
-    weight_bytes = frozen_bytes if adapter_parameters or offloaded else 4  # the engine's cache has the same data type
+    weight_bytes = frozen_bytes if adapter_parameters else 4  # the engine's cache has the same data type
     rollout_numbers = micro_batch * tokens * shape.hidden * shape.layers
     embedding = shape.vocabulary * shape.hidden
     layer = (shape.parameters - embedding) // shape.layers
     return Estimate(
-        state=(fixed + state_bytes * trained) // shards,
+        state=(fixed + STATE_BYTES * trained) // shards,
         gathered=2 * max(embedding, layer) if shards > 1 else 0,
         logits=LOGIT_BYTES * min(micro_batch * logit_tokens * shape.vocabulary, LOGITS_PER_CHUNK)
         + (0 if adapter_parameters else HEAD_BYTES * embedding),
         activations=element * rollout_numbers * (1 if checkpointing else KEPT_PER_LAYER),
-        resting_state=(fixed + resting_bytes * trained) // shards,
+        resting_state=(fixed + RESTING_BYTES * trained) // shards,
         cache=2 * weight_bytes * shape.layers * shape.kv_width * cached_tokens,
     )
 

@@ -159,10 +159,6 @@ class Zero(DataParallel):
 
     def __init__(self, accelerator: Accelerator, args: GRPOConfig) -> None:
         super().__init__(accelerator, args)
-        if args.optim == "adamw_offload":
-            raise InputError(
-                "optim='adamw_offload' does not work with ZeRO: set offload_optimizer_device in the accelerate config"
-            )
         plugin = accelerator.state.deepspeed_plugin
         self.sharding: Sharding = f"zero{plugin.zero_stage}"  # type: ignore[assignment]
         if plugin.zero_stage == 3 and not plugin.zero3_save_16bit_model:

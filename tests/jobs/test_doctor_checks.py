@@ -279,7 +279,7 @@ def test_weights_in_the_hubs_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("given", "gigabytes", "presets"),
     [
-        ({"model.name": "Qwen/Qwen2.5-1.5B-Instruct"}, 15.8, ["qwen2.5-1.5b_offload_16gb"]),
+        ({"model.name": "Qwen/Qwen2.5-1.5B-Instruct"}, 15.8, ["qwen2.5-1.5b_16gb"]),
         ({"model.name": "Qwen/Qwen2.5-1.5B-Instruct", "lora.r": 64}, 15.8, ["qwen2.5-1.5b_16gb"]),
         ({"model.name": "Qwen/Qwen2.5-7B-Instruct"}, 25.2, ["qwen2.5-7b_24gb"]),
         # another model

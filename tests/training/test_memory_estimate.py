@@ -19,8 +19,6 @@ def test_each_term() -> None:
         shape, micro_batch=3, tokens=20, logit_tokens=5, adapter_parameters=1, frozen_bytes=2, cached_tokens=3
     )
     assert (half.state, half.cache) == (2_016, 2 * 2 * 2 * 4 * 3)
-    offloaded = estimate(shape, micro_batch=3, tokens=20, logit_tokens=5, frozen_bytes=2, offloaded=True)
-    assert (offloaded.state, offloaded.resting_state) == (6_000, 2_000)
     shared = estimate(shape, micro_batch=3, tokens=20, logit_tokens=5, shards=4)
     assert (shared.state, shared.gathered) == (4_000, 2 * 500)
     assert estimate(shape, micro_batch=3, tokens=20, logit_tokens=5, reference=True).state == 20_000

@@ -1,6 +1,5 @@
 """Learning rates and optimizers."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 from transformers import get_scheduler
 
 from rg_env.errors import InputError
-from rg_env.training import EvaluationPlan, GRPOConfig, load_policy, train
+from rg_env.training import GRPOConfig
 from rg_env.training.algorithms.optimizers import learning_rate, make_optimizer
 
 
@@ -55,47 +54,6 @@ def test_biases_and_norms_do_not_decay(make_args: Any, model: Any, name: str, ki
     assert without
     assert {decay[id(trained[n])] for n in trained.keys() - without} == {0.1}
     assert {group["lr"] for group in made.param_groups} == {3e-4}
-
-
-def test_offloaded_adamw_is_adamw_on_float32_copies(make_args: Any) -> None:
-    """Updates that are too small for bfloat16 weights add up in the float32 copies."""
-    torch.manual_seed(0)
-    half = torch.nn.Linear(8, 4).to(torch.bfloat16)
-    exact = torch.nn.Linear(8, 4)
-    exact.load_state_dict(half.state_dict())
-    args = {"learning_rate": 1e-5, "weight_decay": 0.1}
-    ours = make_optimizer(make_args(optim="adamw_offload", **args), half)
-    theirs = make_optimizer(make_args(optim="adamw_torch_fused", **args), exact)
-    assert [group["weight_decay"] for group in ours.param_groups] == [0.1, 0.0]
-    start = half.weight.clone()
-    for update in range(300):
-        for group in (*ours.param_groups, *theirs.param_groups):
-            group["lr"] = 1e-5 * (1 + update / 300)
-        for here, there in zip(half.parameters(), exact.parameters(), strict=True):
-            here.grad = torch.ones_like(there)
-            there.grad = torch.ones_like(there)
-        ours.step()
-        theirs.step()
-    assert torch.equal(half.weight, exact.weight.bfloat16())
-    assert not torch.equal(half.weight, start)
-
-
-def test_a_bfloat16_model_trains_and_resumes_with_offloaded_adamw(make_trainer: Any, tmp_path: Path) -> None:
-    """Checkpoints contain the float32 copies."""
-    none = EvaluationPlan(before=False, after=False, every=0)
-
-    def trainer(folder: str) -> Any:
-        model = load_policy("tiny", dtype="bfloat16").model
-        fields = {"optim": "adamw_offload", "max_steps": 2, "save_steps": 1, "max_tokens": 4}
-        return make_trainer(model=model, output_dir=str(tmp_path / folder), **fields)
-
-    unbroken, resumed = trainer("unbroken"), trainer("resumed")
-    train(unbroken, evaluation=none)
-    train(resumed, evaluation=none, resume=tmp_path / "unbroken" / "checkpoint-1")
-    assert {parameter.dtype for parameter in resumed.model.parameters()} == {torch.bfloat16}
-    assert all(map(torch.equal, unbroken.model.parameters(), resumed.model.parameters()))
-    ours, theirs = (each.optimizer.state_dict()["copies"] for each in (unbroken, resumed))
-    assert all(map(torch.equal, ours, theirs))
 
 
 def test_a_frozen_model_is_refused(make_args: Any, model: Any) -> None:

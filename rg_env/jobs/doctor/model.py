@@ -231,7 +231,6 @@ def run_estimate(
         adapter_parameters=config.lora.r * model.adapter_width if config.lora else 0,
         frozen_bytes=2 if config.model.dtype == "bfloat16" else 4,
         cached_tokens=max(cached_tokens(planned, lengths, most)),
-        offloaded=training.optim == "adamw_offload",
     )
 
 

@@ -2,72 +2,12 @@
 
 import importlib
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from rg_env.errors import InputError
 from rg_env.training.config.grpo import GRPOConfig
-
-
-class OffloadedAdamW(torch.optim.Optimizer):
-    """AdamW that keeps float32 copies of the weights ("master weights") and its moments in CPU memory.
-
-    On the GPU, a model in bfloat16 needs 6 bytes per parameter (2 for the weight and 4 for its float32 gradient)
-    instead of 16. In CPU memory, the optimizer needs 16 bytes per parameter. Each step updates the copies and writes
-    the rounded values to the model, so changes that are too small for bfloat16 add up in the copies (Micikevicius et
-    al., 2018, "Mixed Precision Training", arXiv:1710.03740, section 3.1).
-    """
-
-    def __init__(self, groups: Any, **adam: Any) -> None:
-        super().__init__(groups, adam)
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                parameter.grad_dtype = torch.float32  # gradients of micro-batches are accumulated in float32
-        self._adam: torch.optim.AdamW | None = None
-        """Optimizer for the copies, created in the first step or by `load_state_dict`, after the model's weights have
-        been loaded."""
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        """Perform one update. Gradients must be finite."""
-        adam = self._adam = self._adam or self._on_copies()
-        for ours, theirs in zip(self.param_groups, adam.param_groups, strict=True):
-            theirs |= {name: value for name, value in ours.items() if name != "params"}
-        pairs = list(self._pairs(adam))
-        for parameter, copy in pairs:
-            copy.grad = None if parameter.grad is None else parameter.grad.to(copy)
-        adam.step()
-        for parameter, copy in pairs:
-            parameter.copy_(copy)
-            copy.grad = None
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the copies and their optimizer state, or an empty dictionary before the first step."""
-        if self._adam is None:
-            return {}
-        return {"adam": self._adam.state_dict(), "copies": [copy.detach() for _, copy in self._pairs(self._adam)]}
-
-    @torch.no_grad()
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a state that `state_dict` returned."""
-        self._adam = self._on_copies() if state_dict else None
-        if self._adam is not None:
-            for (_, copy), saved in zip(self._pairs(self._adam), state_dict["copies"], strict=True):
-                copy.copy_(saved)
-            self._adam.load_state_dict(state_dict["adam"])
-
-    def _on_copies(self) -> torch.optim.AdamW:
-        def copied(parameter: torch.Tensor) -> torch.nn.Parameter:
-            return torch.nn.Parameter(parameter.detach().to("cpu", torch.float32, copy=True))
-
-        groups = [{**group, "params": [copied(each) for each in group["params"]]} for group in self.param_groups]
-        return torch.optim.AdamW(groups, fused=True)
-
-    def _pairs(self, adam: torch.optim.AdamW) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        for ours, theirs in zip(self.param_groups, adam.param_groups, strict=True):
-            yield from zip(ours["params"], theirs["params"], strict=True)
 
 
 def make_optimizer(args: GRPOConfig, model: Any) -> torch.optim.Optimizer:
@@ -88,8 +28,6 @@ def make_optimizer(args: GRPOConfig, model: Any) -> torch.optim.Optimizer:
         "eps": args.adam_epsilon,
     }
     match args.optim:
-        case "adamw_offload":
-            return OffloadedAdamW(groups, **adam)
         case "adamw_torch" | "adamw_torch_fused":
             return torch.optim.AdamW(groups, fused=args.optim.endswith("fused"), **adam)
         case "adamw_8bit" | "paged_adamw_8bit":

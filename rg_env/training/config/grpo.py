@@ -56,12 +56,12 @@ class GRPOConfig(Section):
     warmup_steps: Count = 10
     """Number of steps over which the learning rate rises linearly to its peak. The "constant" schedule has no warmup.
     Default: 10, or `max_steps` if it is smaller."""
-    optim: Literal[
-        "adamw_torch", "adamw_torch_fused", "adamw_offload", "adamw_8bit", "paged_adamw_8bit", "adafactor", "sgd"
-    ] = "adamw_torch_fused"
-    """Optimizer. "adamw_torch_fused" is "adamw_torch" with fused kernels. "adamw_offload" keeps float32 weights and
-    moments in CPU memory, for models in bfloat16 (`model.dtype`) that would not otherwise fit on the GPU.
-    "adamw_offload" does not work with ZeRO or FSDP2. The 8-bit optimizers need bitsandbytes."""
+    optim: Literal["adamw_torch", "adamw_torch_fused", "adamw_8bit", "paged_adamw_8bit", "adafactor", "sgd"] = (
+        "adamw_torch_fused"
+    )
+    """Optimizer. "adamw_torch_fused" is "adamw_torch" with fused kernels. The 8-bit optimizers need bitsandbytes, and
+    keep AdamW's moments in 2 bytes per parameter instead of 8. To keep the optimizer's state in CPU memory, use ZeRO
+    with `offload_optimizer_device: cpu` (configs/zero3.yaml)."""
     weight_decay: From0 = 0.0
     """Weight decay, which does not apply to biases or norms."""
     adam_beta1: Share = 0.9

@@ -103,11 +103,10 @@ def problems(config: TrainConfig, processes: int = 1) -> Iterator[Problem]:
     for key, package in packages:
         if find_spec(package.replace("-", "_")) is None:
             yield _at(key, f"needs {package}, which is not installed: run `pip install {package}`")
-    if model.dtype == "bfloat16" and config.lora is None and training.optim != "adamw_offload":
+    if model.dtype == "bfloat16" and config.lora is None:
         yield _at(
             "model.dtype",
-            "without LoRA, small updates are rounded away; use auto, with training.bf16 to compute in bfloat16, or "
-            "training.optim=adamw_offload, which accumulates updates in float32",
+            "without LoRA, small updates are rounded away; use auto, with training.bf16 to compute in bfloat16",
         )
     if model.name.startswith(("/", "./", "../", "~")) and not os.path.isdir(model.name):
         yield _at("model.name", "is not an existing folder")

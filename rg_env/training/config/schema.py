@@ -37,8 +37,7 @@ class ModelConfig(Section):
     SDPA otherwise."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Data type of the weights. "auto" selects float32, or bfloat16 with ZeRO-3 and `mixed_precision: bf16` in the
-    accelerate config. "bfloat16" is meant for LoRA, where it halves the memory needed for the frozen weights, and for
-    `training.optim: adamw_offload`."""
+    accelerate config. "bfloat16" is meant for LoRA, where it halves the memory needed for the frozen weights."""
 
 
 class TaskConfig(TaskOptions):
