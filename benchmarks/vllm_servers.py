@@ -14,7 +14,8 @@ from pathlib import Path
 @contextlib.contextmanager
 def server(model: Path, log: Path, backend: str | None = None) -> Iterator[int]:
     """Run a server and yield its port. `backend` is the weight-transfer backend (default: chosen for the machine)."""
-    from rg_env.inference.vllm.client import VllmServer, serve_command
+    from rg_env.inference.vllm.client import VllmServer
+    from rg_env.inference.vllm.command import serve_command
 
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -9,7 +9,7 @@ import yaml
 pytest.importorskip("accelerate", reason="needs the train extra")
 from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
 
-from rg_env.inference.vllm.client import serve_command
+from rg_env.inference.vllm.command import serve_command
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 ZERO3 = ["zero3.yaml", "zero3_cpu.yaml", "zero3_multinode.yaml"]

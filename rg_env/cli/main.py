@@ -11,7 +11,6 @@ rg-env plot FILE... [--title T]      plot evaluation results or learning curves
 rg-env report RUN_OR_RESULTS         write an HTML report of a run or evaluation, including rollouts
 rg-env export CHECKPOINT             export a checkpoint as a Hugging Face model folder and verify it
 rg-env push RUN --repo-id USER/NAME  publish a trained model on the Hugging Face Hub with a generated model card
-rg-env serve --model DIR [--port N]  serve a model with the embedded engine and an OpenAI-compatible API
 rg-env doctor [CONFIG] [...]         check that a training run can start here, and print a fix for each problem
 rg-env vllm MODEL [...]              start a vLLM server that accepts weights from a training run
 rg-env launch CONFIG|SCRIPT [...]    start a vLLM server and a training run that uses it
@@ -22,12 +21,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from rg_env.cli import doctor, eval, launch, probe, publish, servers, show, slurm, sweep, tasks, train
+from rg_env.cli import doctor, eval, launch, probe, publish, show, slurm, sweep, tasks, train, vllm
 from rg_env.cli.parser import CommandParser
 from rg_env.commands import run_command
 from rg_env.errors import unknown_name
 
-_COMMANDS = (tasks, train, sweep, eval, probe, show, publish, doctor, servers, launch, slurm)
+_COMMANDS = (tasks, train, sweep, eval, probe, show, publish, doctor, vllm, launch, slurm)
 _EXAMPLES = (
     "rg-env train configs/train/tiny.yaml",
     "rg-env eval --models tiny --tasks leg_counting chain_sum -n 20 --max-tokens 90",

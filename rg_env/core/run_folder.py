@@ -275,6 +275,28 @@ def model_path_problem(model: str, *, adapters: bool = False) -> str | None:
     return f"{model} is not a model folder: config.json and safetensors files are required"
 
 
+def adapter_config(model: str) -> dict[str, Any] | None:
+    """Return the contents of a LoRA adapter's adapter_config.json, or None if `model` is not a folder with adapters.
+
+    Raises:
+        InputError: the file is damaged, or does not name the adapters' base model.
+    """
+    file = Path(model) / "adapter_config.json"
+    if not file.is_file():
+        return None
+    config = read_json(file)
+    if not isinstance(config.get("base_model_name_or_path"), str):
+        raise InputError(f"{file} does not name the adapters' base model (base_model_name_or_path)")
+    return config
+
+
+def base_model(model: str) -> str:
+    """Return the base model of LoRA adapters, or `model` itself if it is not a folder with adapters. Raises the same
+    errors as `adapter_config`."""
+    config = adapter_config(model)
+    return model if config is None else str(config["base_model_name_or_path"])
+
+
 def checkpoint_step(folder: Path) -> int | None:
     """Return N for a folder named checkpoint-N, or None for any other name."""
     match = re.fullmatch(r"checkpoint-(\d+)", folder.name)

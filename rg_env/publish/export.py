@@ -379,7 +379,7 @@ def check_answers(checkpoint: Checkpoint, load: Callable[[], Any], tokenizer: An
     if isinstance(env, str):
         return f"{skipped}: {env}"
     device, n = best_device(), len(recorded)
-    engine = EmbeddedEngine(load().to(device), tokenizer, model_name="export", seed=0)
+    engine = EmbeddedEngine(load().to(device), tokenizer, seed=0)
     names = ("max_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty")
     sampling = Sampling(temperature=0.0, **{name: getattr(results.sampling, name) for name in names})
     answers = RolloutSampler(env, engine, PromptEncoder(tokenizer)).sample(env.eval_rows[:n], sampling)

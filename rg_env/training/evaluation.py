@@ -30,7 +30,7 @@ from rg_env.core.environment import Environment
 from rg_env.core.grading.scoring import task_of
 from rg_env.core.run_folder import RunFolder, checkpoint_step
 from rg_env.errors import InputError, OutputFolderError
-from rg_env.evaluation.models import LocalModel
+from rg_env.evaluation.local_models import LocalModel
 from rg_env.evaluation.questions import Questions, TaskWork
 from rg_env.evaluation.results import Results
 from rg_env.evaluation.runner import ask_local

@@ -24,7 +24,8 @@ from rg_env.core.text import counted, reason_of
 from rg_env.errors import InputError, RefusedError, ServerError, TrainingError
 from rg_env.inference.embedded.engine import end_ids
 from rg_env.inference.protocol import Completion, Engine, Sampling
-from rg_env.inference.vllm.client import ServerInfo, VllmServer, start_hint
+from rg_env.inference.vllm.client import ServerInfo, VllmServer
+from rg_env.inference.vllm.command import start_hint
 from rg_env.training.collectives import on_main
 from rg_env.training.config.schema import EngineConfig
 from rg_env.training.strategy import DataParallel

@@ -25,7 +25,7 @@ from transformers import PreTrainedModel
 
 from rg_env.errors import MissingExtraError, ServerError, how_to_install
 from rg_env.inference.vllm.client import ServerInfo, VllmServer
-from rg_env.inference.vllm.shared_weights import ALIGNMENT, HEADER, SHAPE, mapped, pack, read_header, reserve
+from rg_env.inference.vllm.shared_weights import ALIGNMENT, HEADER_BYTES, SHAPE, mapped, pack, read_header, reserve
 from rg_env.training.strategy import DataParallel
 
 BUCKET_BYTES = 128 * 2**20
@@ -250,10 +250,10 @@ class SharedMemoryTransfer:
 
     def __init__(self, routes: Routes, weights: Weights):
         self._routes = routes
-        size = -(-(weights.largest_bucket() + ALIGNMENT) // HEADER) * HEADER
+        size = -(-(weights.largest_bucket() + ALIGNMENT) // HEADER_BYTES) * HEADER_BYTES
         name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         try:
-            path = reserve(name, HEADER + SLOTS * size)
+            path = reserve(name, HEADER_BYTES + SLOTS * size)
         except OSError as error:
             raise ServerError(
                 f"cannot reserve {SLOTS * size / 2**20:.0f} MiB of shared memory for new weights: {error.strerror}"
@@ -278,7 +278,7 @@ class SharedMemoryTransfer:
                 )
         self.dtype = getattr(torch, theirs["dtype"])
         """The server's data type. Wider weights are converted to this data type before they are sent."""
-        self._starts = [HEADER + slot * size for slot in range(SLOTS)]
+        self._starts = [HEADER_BYTES + slot * size for slot in range(SLOTS)]
         self._slots = [memory[start : start + size] for start in self._starts]
 
     def send(self, weights: Weights) -> None:

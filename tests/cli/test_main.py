@@ -1,15 +1,12 @@
 """Tests of the `rg-env` command as run from a shell."""
 
 import contextlib
-import itertools
 import json
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -97,7 +94,6 @@ def test_the_audit_is_shown(rg_env: Run) -> None:
     ("arguments", "words"),
     [
         (["tasks", "leg_countin"], "unknown task 'leg_countin': did you mean 'leg_counting'"),
-        (["serve", "--model", "/nowhere/at/all", "--port", "0"], "/nowhere/at/all"),
         (["tasks", "leg_counting", "gcd"], "expected one task, got 2"),
         (["tasks", "--show", "2"], "require a task name"),
         (["tasks", "--audit", "--measure"], "rg-env tasks has no option '--measure': `rg-env tasks --help`"),
@@ -203,30 +199,6 @@ def test_malformed_launcher_variables_are_reported_on_one_line(
     assert errors.startswith(f"error: environment variable {name}={value!r}: must be a whole number of at least ")
     assert errors.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_serve_answers_and_ends_on_ctrl_c() -> None:
-    """The server prints its address, and Ctrl-C stops it without a traceback."""
-    server = subprocess.Popen(
-        [sys.executable, "-m", "rg_env.cli.main", "serve", "--model", "tiny", "--port", "0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert server.stdout
-        (line,) = itertools.islice((line for line in server.stdout if line.startswith("serving")), 1)
-        url = line.split(" at ")[1].split()[0]
-        with urllib.request.urlopen(url.removesuffix("/v1") + "/health", timeout=60) as answer:
-            assert answer.status == 200
-        server.send_signal(signal.SIGINT)
-        _, errors = server.communicate(timeout=60)
-    finally:
-        server.kill()
-        server.communicate()
-    assert "Traceback" not in errors
-    assert server.returncode in (0, 130)
 
 
 @pytest.mark.parametrize(

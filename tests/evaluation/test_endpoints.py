@@ -16,8 +16,8 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 
 from rg_env.errors import InputError
 from rg_env.evaluation.config import EvalConfig, EvalModel
+from rg_env.evaluation.endpoints import EndpointFailed, endpoint
 from rg_env.evaluation.load import eval_config_of
-from rg_env.evaluation.models import EndpointFailed, endpoint
 from rg_env.evaluation.questions import Reply, Request
 from rg_env.evaluation.results import Results
 from rg_env.evaluation.runner import run_evaluation

@@ -250,7 +250,6 @@ def test_a_dry_run_prints_the_plan(capsys: pytest.CaptureFixture[str], tmp_path:
         (["eval", "--models", "."], r"[^\n]*: \. is not a model folder: config.json and safetensors files"),
         (["eval", "models.a={model: M, url: https://example.org/v1, key_variable: NO_SUCH_KEY}", "--tasks", "maze"],
          r"^https://example.org/v1: the environment variable NO_SUCH_KEY is not set: set it to the endpoint's key, or"),
-        (["serve", "--model", "/no/such/model"], r"^the folder /no/such/model does not exist$"),
         (["probe", "--tasks", "maze", "--model", "/no/such/model"], r"^the folder /no/such/model does not exist$"),
         (["eval", "--models", ""], r"^models = \[''\] @ command line: model must not be empty$"),
         (["eval", "--models", "a", "tasks.maze.config.min_dist=0"],

@@ -19,7 +19,7 @@ import pytest
 from rg_env.core.run_folder import json_lines
 from rg_env.errors import EngineError, InputError, MissingExtraError, ServerError
 from rg_env.evaluation.load import eval_config_of
-from rg_env.evaluation.models import local_engine
+from rg_env.evaluation.local_models import local_engine
 from rg_env.evaluation.results import read_results, results_files
 from rg_env.evaluation.runner import run_evaluation
 from rg_env.inference.embedded.engine import EmbeddedEngine
@@ -76,7 +76,7 @@ def test_an_engine_that_fails_leaves_the_other_models(adapters: Path, tmp_path: 
     generate = EmbeddedEngine.generate
 
     def fails(engine: EmbeddedEngine, prompts: Any, sampling: Any) -> Any:
-        if engine.model_name == "tiny":
+        if not hasattr(engine.model, "peft_config"):
             raise EngineError("out of memory")
         return generate(engine, prompts, sampling)
 
@@ -184,8 +184,12 @@ def test_each_model_has_a_gpu_and_its_own_arguments(gpus: Gpus, tmp_path: Path) 
     assert set(started) == set(names)
     assert [started[name]["max_lora_rank"] for name in names] == [None, 64, None]
     assert {(start["host"], start["max_model_len"]) for start in started.values()} == {("127.0.0.1", 256)}
-    roles = sorted(line["request"] for line in gpus.notes("request"))
-    assert roles == 6 * [["system", "user"]] + 3 * [["user"]]
+    requests = gpus.notes("request")
+    assert sorted(line["request"] for line in requests) == 6 * [["system", "user"]] + 3 * [["user"]]
+    # All settings are sent, so that no default of the server or the model applies.
+    plain = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0,
+             "presence_penalty": 0.0, "frequency_penalty": 0.0}  # fmt: skip
+    assert all(line["sampling"] == {**plain, "max_tokens": line["sampling"]["max_tokens"]} for line in requests)
     assert gpus.running() == []
 
 

@@ -20,13 +20,14 @@ def note(**fields: Any) -> None:
 
 
 def handle(number: int, body: dict[str, Any]) -> float:
-    note(request=[message["role"] for message in body["messages"]])
+    roles = [message["role"] for message in body["messages"]]
+    note(request=roles, sampling={name: value for name, value in body.items() if name not in ("model", "messages")})
     return 0.05
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    for text in ("--model", "--host", "--lora-modules"):
+    for text in ("--model", "--host", "--lora-modules", "--logprobs-mode", "--generation-config"):
         parser.add_argument(text)
     for number in ("--port", "--max-lora-rank", "--max-model-len"):
         parser.add_argument(number, type=int)

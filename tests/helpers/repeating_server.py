@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from rg_env.inference.embedded.server import HOST
+from rg_env.inference.machine import HOST
 
 _TIMEOUT_S = 120.0
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from rg_env.inference.vllm.client import VllmServer, serve_command
+from rg_env.inference.vllm.client import VllmServer
+from rg_env.inference.vllm.command import serve_command
 from rg_env.tiny import POLICY_DIR
 
 REPOSITORY = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from starlette.routing import Route
 from transformers import AutoModelForCausalLM
 
 from rg_env.inference.vllm.client import VllmServer
-from rg_env.inference.vllm.shared_weights import SHAPE, Entry, mapped, unpack, write_header
+from rg_env.inference.vllm.shared_weights import SHAPE, PackedTensor, mapped, unpack, write_header
 from rg_env.tiny import POLICY_DIR
 from rg_env.training.vllm_engine import model_logprobs
 
@@ -81,7 +81,7 @@ class StandIn(LoopbackServer):
         assert self._memory is not None
         own = dict(self.model.named_parameters(remove_duplicate=False))
         with torch.no_grad():
-            for name, value in unpack([Entry(n, d, tuple(s)) for n, d, s in tensors], self._memory[start:]):
+            for name, value in unpack([PackedTensor(n, d, tuple(s)) for n, d, s in tensors], self._memory[start:]):
                 if name not in self.lost:
                     own[name].copy_(value)
 

@@ -23,4 +23,4 @@ def model() -> Any:
 
 @pytest.fixture
 def engine(model: Any, tokenizer: Any) -> EmbeddedEngine:
-    return EmbeddedEngine(model, tokenizer, model_name="tiny", seed=0)
+    return EmbeddedEngine(model, tokenizer, seed=0)

@@ -2,7 +2,6 @@
 
 import math
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from model_families import FAMILIES, random_model
 
 from rg_env.errors import EngineError, InputError
-from rg_env.inference.embedded.engine import EmbeddedEngine, Job, Sampler
+from rg_env.inference.embedded.engine import EmbeddedEngine, Sampler
 from rg_env.inference.protocol import Completion, PromptEncoder, Sampling
 
 QUESTIONS = ["Now, how many legs if you have 2 dogs?", "1 + 2 =", "Solve for x: 3*x + 4 = 19", "And " * 30 + "2 bees?"]
@@ -65,67 +64,25 @@ def test_logprobs_with_a_temperature(engine: EmbeddedEngine, prompts: list[list[
     assert all(math.isfinite(value) for value in tiny.logprobs)
 
 
-def test_scores_match_the_logprobs_of_a_completion(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
-    """Each token after the first has a score: its log-probability, and those of the most likely tokens at its
-    position."""
-    (got,) = engine.generate(prompts[:1], GREEDY)
-    scores = engine.score([*prompts[0], *got.token_ids], top=2)
-    assert len(scores) == len(prompts[0]) + len(got.token_ids) - 1
-    of_completion = scores[-len(got.token_ids) :]
-    assert [own for own, _ in of_completion] == pytest.approx(got.logprobs, abs=1e-4)
-    assert [next(iter(best)) for _, best in of_completion] == got.token_ids
-    assert all(len(best) == 2 and own <= max(best.values()) for own, best in scores)
-
-
-def test_greedy_decoding_picks_the_most_likely_token(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
-    """Each greedy token is the argmax of a plain forward pass, even if other rows of the batch are sampled."""
-    jobs = [Job(prompts[0], GREEDY), *(Job(prompts[0], Sampling(max_tokens=24)) for _ in range(5))]
-    ids = engine.run(jobs)[0].token_ids
-    with torch.no_grad():
-        logits = engine.model(torch.tensor([prompts[0] + ids])).logits[0, len(prompts[0]) - 1 : -1]
-    assert logits.argmax(-1).tolist() == ids
-
-
 def test_greedy_completions_do_not_depend_on_the_batch(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
-    """A greedy completion is the same alone, in a batch, and in a batch that `max_batch_size` splits."""
+    """A greedy completion is the argmax of plain forward passes: alone, in a batch, and in a batch that
+    `max_batch_size` splits."""
     alone = [engine.generate([each], GREEDY)[0].token_ids for each in prompts]
+    with torch.no_grad():
+        logits = engine.model(torch.tensor([prompts[0] + alone[0]])).logits[0, len(prompts[0]) - 1 : -1]
+    assert logits.argmax(-1).tolist() == alone[0]
     assert [got.token_ids for got in engine.generate(prompts, GREEDY)] == alone
     engine.max_batch_size = 3
     assert [got.token_ids for got in engine.generate(prompts, GREEDY)] == alone
 
 
 def test_an_end_token_or_the_limit_ends_a_completion(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
-    """The end token is part of the completion. Limits apply to each completion, and the others continue."""
+    """The end token is part of the completion."""
     for got in engine.generate(prompts[1:2] * 40, Sampling(max_tokens=8)):
         ended = got.token_ids[-1] in engine.end_ids
         assert (got.finish_reason == "stop") == ended
         assert ended or len(got.token_ids) == 8
         assert not set(got.token_ids[:-1]) & engine.end_ids
-    got = engine.run([Job(prompts[0], Sampling(max_tokens=limit)) for limit in [1] * 8 + [40] * 8])
-    assert {len(each.token_ids) for each in got[:8]} == {1}
-    assert max(len(each.token_ids) for each in got[8:]) > 1
-
-
-def test_a_watch_callback_sees_each_token_and_can_end_a_completion(
-    engine: EmbeddedEngine, prompts: list[list[int]]
-) -> None:
-    """Each callback receives its completion's tokens and log-probabilities. Ending one completion does not affect the
-    others."""
-    seen: dict[int, list[tuple[int, float]]] = {number: [] for number in range(12)}
-
-    def watch(number: int) -> Callable[[int, float], bool]:
-        def see(token: int, logprob: float) -> bool:
-            seen[number].append((token, logprob))
-            return number % 2 == 0 and len(seen[number]) == 2
-
-        return see
-
-    jobs = [Job(prompts[number % 4], Sampling(max_tokens=30), watch=watch(number)) for number in range(12)]
-    completions = engine.run(jobs)
-    for number, got in enumerate(completions):
-        assert seen[number] == list(zip(got.token_ids, got.logprobs, strict=True))
-        assert number % 2 or (len(got.token_ids) <= 2 and got.finish_reason == "stop")
-    assert max(len(got.token_ids) for got in completions) > 2
 
 
 def test_long_completions_outgrow_the_first_cache_block(model: Any, tokenizer: Any, prompts: list[list[int]]) -> None:
@@ -163,17 +120,12 @@ def test_samples_follow_the_distribution(engine: EmbeddedEngine, tokenizer: Any)
     assert ((counts / 4000 - probs).abs() <= 5 * error + 1e-3).all()
 
 
-def test_seeds_determine_the_samples(model: Any, tokenizer: Any, prompts: list[list[int]]) -> None:
-    """Completions depend on the engine's seed or their own, but not on the rest of the batch."""
+def test_the_seed_determines_the_samples(model: Any, tokenizer: Any, prompts: list[list[int]]) -> None:
+    def ids(seed: int) -> list[list[int]]:
+        completions = EmbeddedEngine(model, tokenizer, seed=seed).generate(prompts[:1] * 12, Sampling(max_tokens=24))
+        return [got.token_ids for got in completions]
 
-    def ids(seed: int, *seeds: int | None) -> list[list[int]]:
-        jobs = [Job(prompts[0], Sampling(max_tokens=24), each) for each in seeds]
-        return [got.token_ids for got in EmbeddedEngine(model, tokenizer, seed=seed).run(jobs)]
-
-    others = [None] * 12
-    assert ids(1, *others) == ids(1, *others) != ids(2, *others)
-    assert ids(1, 7, 8) == ids(2, *others, 7, 8)[-2:]
-    assert ids(1, 7) != ids(1, 8)
+    assert ids(1) == ids(1) != ids(2)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +142,7 @@ def test_seeds_determine_the_samples(model: Any, tokenizer: Any, prompts: list[l
 def test_truncation_keeps_the_right_tokens(settings: Sampling, allowed: set[int]) -> None:
     """Only allowed tokens are sampled, with the log-probabilities of the renormalized distribution."""
     probs = torch.tensor([[0.5, 0.3, 0.15, 0.05]])
-    sampler = Sampler([Job([], settings)], 4, torch.device("cpu"), torch.Generator().manual_seed(0))
+    sampler = Sampler(settings, [[]], 4, torch.device("cpu"), torch.Generator().manual_seed(0))
     drawn: dict[int, float] = {}
     for _ in range(300):
         tokens, logprobs = sampler.draw(probs.log())
@@ -204,7 +156,7 @@ def test_truncation_keeps_the_right_tokens(settings: Sampling, allowed: set[int]
 def test_penalties_follow_their_formulas() -> None:
     """The repetition penalty includes the prompt; presence and frequency penalties apply to generated tokens."""
     sampling = Sampling(0.0, repetition_penalty=2.0, presence_penalty=0.5, frequency_penalty=0.25)
-    sampler = Sampler([Job([0, 1], sampling)], 4, torch.device("cpu"))
+    sampler = Sampler(sampling, [[0, 1]], 4, torch.device("cpu"))
     logits = torch.tensor([[2.0, -2.0, 5.0, 1.0]])
     penalized = ([1.0, -4.0, 5.0, 1.0], [1.0, -4.0, 2.5 - 0.5 - 0.25, 1.0], [1.0, -4.0, 2.5 - 0.5 - 2 * 0.25, 1.0])
     for expected in penalized:  # token 2 is the most likely each time, and the prompt does not contain it
@@ -244,20 +196,17 @@ def test_cancel_stops_within_a_token(model: Any, tokenizer: Any, prompts: list[l
     """`cancel` ends a long generation in another thread at once. After `resume`, the engine works again."""
     engine = EmbeddedEngine(model, tokenizer, seed=0)
     engine.end_ids = frozenset([tokenizer.pad_token_id])
-    errors: list[Exception] = []
+    passes: list[tuple[int, ...]] = []
 
-    def generate() -> None:
-        try:
-            engine.generate(prompts[1:2] * 64, Sampling(max_tokens=450))
-        except EngineError as error:
-            errors.append(error)
+    def cancel(shape: tuple[int, ...]) -> None:
+        passes.append(shape)
+        if len(passes) == 3:
+            thread = threading.Thread(target=engine.cancel)
+            thread.start()
+            thread.join()
 
-    thread = threading.Thread(target=generate)
-    thread.start()
-    time.sleep(0.3)
-    engine.cancel()
-    thread.join(5)
-    assert not thread.is_alive()
-    assert "cancelled" in str(errors[0])
+    with forward_passes(model, cancel), pytest.raises(EngineError, match="cancelled"):
+        engine.generate(prompts[1:2] * 64, Sampling(max_tokens=450))
+    assert len(passes) == 3
     engine.resume()
     assert engine.generate(prompts, Sampling(max_tokens=2))

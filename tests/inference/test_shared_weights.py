@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from rg_env.inference.vllm.shared_weights import (
     ALIGNMENT,
-    HEADER,
-    Entry,
-    entry,
+    HEADER_BYTES,
+    PackedTensor,
     mapped,
     pack,
+    packed,
     read_header,
     reserve,
     unpack,
@@ -35,7 +35,7 @@ def test_packed_tensors_are_unpacked_unchanged(specs: list[tuple[tuple[int, ...]
     for number, (shape, dtype) in enumerate(specs):
         tensor = (3 * torch.randn(shape, generator=generator)).to(getattr(torch, dtype))
         tensors.append((str(number), tensor.mT if len(shape) > 1 and number % 2 else tensor))
-    flat = torch.empty(sum(entry(name, each, torch.float64).num_bytes for name, each in tensors), dtype=torch.uint8)
+    flat = torch.empty(sum(packed(name, each, torch.float64).num_bytes for name, each in tensors), dtype=torch.uint8)
     assert flat.numel() % ALIGNMENT == 0
     unpacked = unpack(pack(tensors, flat, torch.float64), flat)
     assert [name for name, _ in unpacked] == [name for name, _ in tensors]
@@ -63,16 +63,21 @@ def test_only_wider_floats_are_rounded() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [Entry("w", "float32", (5,)), Entry("w", "sys", (1,)), Entry("w", "nothing", (1,)), Entry("w", "int8", (99,))],
+    [
+        PackedTensor("w", "float32", (5,)),
+        PackedTensor("w", "sys", (1,)),
+        PackedTensor("w", "nothing", (1,)),
+        PackedTensor("w", "int8", (99,)),
+    ],
 )
-def test_invalid_bucket_entries_are_refused(wrong: Entry) -> None:
+def test_invalid_bucket_entries_are_refused(wrong: PackedTensor) -> None:
     with pytest.raises(ValueError, match=r"exceed its 16 bytes|is not a torch dtype"):
         unpack([wrong], torch.zeros(16, dtype=torch.uint8))
 
 
 @pytest.fixture
 def path() -> Path:
-    return reserve(f"test-{socket.gethostname()}-{os.getpid()}", HEADER + 64)
+    return reserve(f"test-{socket.gethostname()}-{os.getpid()}", HEADER_BYTES + 64)
 
 
 def test_both_sides_see_the_same_memory(path: Path) -> None:
@@ -84,8 +89,8 @@ def test_both_sides_see_the_same_memory(path: Path) -> None:
         path.unlink()
     write_header(theirs, {"dtype": "bfloat16"})
     assert read_header(ours) == {"dtype": "bfloat16"}
-    ours[HEADER] = 7
-    assert theirs[HEADER].item() == 7
+    ours[HEADER_BYTES] = 7
+    assert theirs[HEADER_BYTES].item() == 7
 
 
 def test_other_files_are_not_mapped(path: Path, tmp_path: Path) -> None:

@@ -1,19 +1,16 @@
 """The client for vLLM servers, tested with local servers that are missing, unhealthy or not vLLM."""
 
 import contextlib
-import json
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rg_env.core.processes import entered
 from rg_env.errors import ServerError
-from rg_env.inference.vllm.client import BREAKS_OFF, ServerInfo, VllmServer, serve_command, start_hint, vllm_command
+from rg_env.inference.vllm.client import BREAKS_OFF, ServerInfo, VllmServer
 
 MODELS = {"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 64}]}
 
@@ -51,8 +48,10 @@ def test_no_server_is_one_clear_error() -> None:
 
 def test_an_unhealthy_server_is_not_awaited_beyond_the_timeout(serve: Any) -> None:
     """An unhealthy server listens, but responds with an error."""
-    with pytest.raises(ServerError, match="/health returns status 500"):
-        serve(health=(500, {})).wait(timeout_s=0.1)
+    server = serve(health=(500, {}))
+    assert str(VllmServer("::1", 8000)) == "[::1]:8000"
+    with pytest.raises(ServerError, match=rf"{server}.*/health returns status 500"):
+        server.wait(timeout_s=0.1)
 
 
 HOSTS = ["a..b", "a" * 70 + ".com", "xn--a", "\u2603.x", "[::1", "", "a b", "a\nb", "x" * 300, "http://x"]
@@ -139,36 +138,3 @@ def test_logprobs_are_read_token_by_token(serve: Any) -> None:
     rows = [None, {"7": {"logprob": -1.5}}, {"3": {"logprob": -9.0}, "8": {"logprob": -0.5}}]
     answer = {"choices": [{"prompt_logprobs": rows}]}
     assert serve(completions=(200, answer)).logprobs("m", [5, 7, 8]) == [-1.5, -0.5]
-
-
-def test_the_printed_command_listens_on_this_machine_only() -> None:
-    command = serve_command("org/model", port=8001, max_model_len=512, tensor_parallel_size=2)
-    assert command[:3] == ["rg-env", "vllm", "org/model"]
-    assert command[command.index("--host") + 1] == "127.0.0.1"
-    assert command[command.index("--tensor-parallel-size") + 1] == "2"
-    assert str(VllmServer("::1", 8000)) == "[::1]:8000"
-    assert start_hint("org/model").startswith(f"{entered('rg-env')} vllm org/model --host 127.0.0.1")
-
-
-@pytest.mark.parametrize(("gpus", "backend"), [(0, "rg_env_shm"), (1, "rg_env_shm"), (2, "nccl")])
-def test_vllm_is_started_with_weight_transfer(gpus: int, backend: str) -> None:
-    """The weight transfer backend depends on the number of GPUs. The user's options come last, so they take
-    precedence."""
-    environment, command = vllm_command("tiny", ["--port", "9000", "--logprobs-mode", "raw_logprobs"], gpus)
-    assert (Path(command[command.index("--model") + 1]) / "model.safetensors").is_file()
-    assert environment["VLLM_SERVER_DEV_MODE"] == "1"
-    assert json.loads(command[command.index("--weight-transfer-config") + 1]) == {"backend": backend}
-    assert command[command.index("--host") + 1] == "127.0.0.1"
-    assert command[-4:] == ["--port", "9000", "--logprobs-mode", "raw_logprobs"]
-    assert command[command.index("--generation-config") + 1] == "vllm"
-
-
-def test_a_server_on_a_cpu_prints_the_variable_that_limits_its_memory(
-    rg_env: Any, environ: Any, monkeypatch: Any
-) -> None:
-    """vLLM's own error is a traceback that does not mention the variable."""
-    monkeypatch.setattr("rg_env.inference.machine.Machine.check_installed", lambda self: None)
-    monkeypatch.setattr("os.execve", lambda *_: None)
-    for space, lines in ((None, 1), ("1", 0)):
-        environ(VLLM_CPU_KVCACHE_SPACE=space, PATH="")
-        assert rg_env("vllm", "tiny")[1].count("set VLLM_CPU_KVCACHE_SPACE to the size of the cache in GiB") == lines

@@ -1,7 +1,6 @@
 """Tests of `rg-env launch`: its two commands, errors reported before anything starts, and its dry run."""
 
 import contextlib
-import json
 import os
 import re
 import shlex
@@ -18,7 +17,8 @@ import pytest
 pytest.importorskip("psutil", reason="needs the train or eval extra")
 from rg_env.errors import InputError, MissingExtraError
 from rg_env.inference.machine import Machine, visible_gpus
-from rg_env.jobs.launch import LaunchOptions, dry_run, longest_sequence, make_commands, parallel_sizes, split_gpus
+from rg_env.inference.vllm.command import parallel_sizes
+from rg_env.jobs.launch import LaunchOptions, dry_run, longest_sequence, make_commands, split_gpus
 from rg_env.training.config.load import load_train_config
 
 Run = Callable[..., tuple[int, str, str]]
@@ -88,11 +88,11 @@ DEEPSPEED = "bin/accelerate launch --config-file configs/zero3.yaml --num-proces
          """--weight-transfer-config '{"backend": "rg_env_shm"}' --gpu-memory-utilization 0.3""",
          f"CUDA_VISIBLE_DEVICES=0 bin/PYTHON {SCRIPT}"),
         (CPU, {"port": 8001},
-         f"VLLM_CPU_KVCACHE_SPACE=1 {SERVER.replace('8000', '8001')} --dtype float32 --enforce-eager",
+         SERVER.replace("8000", "8001"),
          f"bin/PYTHON {SCRIPT.replace('8000', '8001')}"),
         # two processes on a CPU; a name that needs quotes
         (CPU, {"processes": 2, "model": "my model"},
-         f"VLLM_CPU_KVCACHE_SPACE=1 {SERVER.replace('org/model', QUOTED)} --dtype float32 --enforce-eager",
+         SERVER.replace("org/model", QUOTED),
          f"{DEEPSPEED.format(2).replace('zero3', 'zero3_cpu')} {SCRIPT.replace('org/model', QUOTED)}"),
     ],
 )  # fmt: skip
@@ -104,10 +104,9 @@ def test_the_two_commands(machine: Machine, changes: dict[str, Any], server: str
     assert commands.trainer.starts_workers == ("accelerate" in trainer)
 
 
-def test_the_environment_reaches_both_programs_and_is_not_printed(environ: Callable[..., None]) -> None:
-    """A user's own cache size for a server on a CPU is kept, and secrets are inherited but not printed."""
-    environ(VLLM_CPU_KVCACHE_SPACE="4", HF_TOKEN="hf_secret")
-    assert "VLLM_CPU_KVCACHE_SPACE" not in make_commands(options(), CPU).server.environment
+def test_the_environment_is_not_printed(environ: Callable[..., None]) -> None:
+    """Secrets are inherited but not printed."""
+    environ(HF_TOKEN="hf_secret")
     assert "hf_secret" not in dry_run(options())
 
 
@@ -146,31 +145,6 @@ def test_an_accelerate_config_is_given_or_found(repository: Path) -> None:
 def test_impossible_options_are_refused(machine: Machine, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=re.escape(words)):
         make_commands(options(**changes), machine)
-
-
-@pytest.mark.parametrize(
-    ("heads", "groups", "given", "gpus", "expected"),
-    [
-        (28, 4, (None, None), 0, (1, 1)),
-        (28, 4, (None, None), 8, (4, 2)),
-        (28, 4, (2, None), 4, (2, 2)),
-        (28, 4, (None, 4), 4, (1, 4)),
-        (32, 8, (16, None), 16, (16, 1)),  # vLLM replicates key-value heads
-        (14, 2, (4, None), 4, None),
-        (12, 3, (2, None), 2, None),
-    ],
-)
-def test_the_servers_gpus_are_divided_as_the_attention_heads_allow(
-    tmp_path: Path, heads: int, groups: int, given: Any, gpus: int, expected: tuple[int, int] | None
-) -> None:
-    """GPUs that tensor parallelism cannot use get replicas. Sizes that do not divide the heads are an error."""
-    config = {"text_config": {"num_attention_heads": heads, "num_key_value_heads": groups}}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    if expected:
-        assert parallel_sizes(*given, gpus, str(tmp_path)) == expected
-        return
-    with pytest.raises(InputError, match=rf"must divide the number of attention heads \({heads}\)"):
-        parallel_sizes(*given, gpus, str(tmp_path))
 
 
 @pytest.mark.parametrize("model", ["org/model", "no such folder", "x" * 300, "../.."])

@@ -262,8 +262,8 @@ def test_two_nodes(cluster: Cluster) -> None:
     slurm_job = job(gpus=8, nodes=2, overrides=("model.name=org/model", "training.max_prompt_length=512"))
     assert cluster.run(slurm_job, STAND_IN_CODE="37") == (37, "")
     server = cluster.call("rg-env")
-    sizes = "--max-model-len 1536 --tensor-parallel-size 1 --data-parallel-size 1"
-    assert server["arguments"] == f"vllm org/model --port {PORT} {sizes}".split()
+    expected = f"vllm org/model --host 127.0.0.1 --port {PORT} --max-model-len 1536"
+    assert server["arguments"] == expected.split()
     assert server["environment"]["CUDA_VISIBLE_DEVICES"] == "0"
     trainers = cluster.records(program="accelerate", event="began")
     for rank, trainer in enumerate(sorted(trainers, key=lambda each: each["environment"]["SLURM_NODEID"])):

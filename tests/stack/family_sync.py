@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from vllm import LLM, ModelRegistry, SamplingParams
 
 from rg_env.inference.vllm.plugin import BACKEND
-from rg_env.inference.vllm.shared_weights import HEADER, mapped, pack, reserve
+from rg_env.inference.vllm.shared_weights import HEADER_BYTES, mapped, pack, reserve
 from rg_env.tiny import POLICY_DIR
 from rg_env.training.vllm_engine import model_logprobs
 from rg_env.training.weight_sync import buckets, sources
@@ -61,7 +61,7 @@ def record(name: str, folder: Path) -> dict[str, Any]:
         return float((model_logprobs(model, PROMPT, CPU) - served_logprobs(llm)).abs().max())
 
     def send() -> None:
-        path = reserve(f"families-{os.getpid()}", HEADER + BUCKET)
+        path = reserve(f"families-{os.getpid()}", HEADER_BYTES + BUCKET)
         try:
             memory = mapped(path)
             llm.init_weight_transfer_engine({"init_info": {"path": str(path)}})
@@ -69,9 +69,9 @@ def record(name: str, folder: Path) -> dict[str, Any]:
             path.unlink()
         llm.start_weight_update()
         for bucket in buckets(sources(after), 50_000):
-            tensors = pack([(source.name, source.tensor()) for source in bucket], memory[HEADER:], torch.float32)
+            tensors = pack([(source.name, source.tensor()) for source in bucket], memory[HEADER_BYTES:], torch.float32)
             named = [(each.name, each.dtype, list(each.shape)) for each in tensors]
-            llm.update_weights({"update_info": {"start": HEADER, "tensors": named}})
+            llm.update_weights({"update_info": {"start": HEADER_BYTES, "tensors": named}})
         llm.finish_weight_update()
 
     unsynced = {"name": name, "loaded": distance(before), "other": distance(after)}

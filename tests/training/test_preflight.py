@@ -92,8 +92,6 @@ def test_problems_are_reported_on_one_line(here: Path, arguments: list[str], wor
         (["export", "empty"], "empty is not a complete checkpoint; a checkpoint is a model folder"),
         (["export", "new"], "new is not a complete checkpoint"),
         (["push", "empty", "--repo-id", "me/x"], "empty is not a complete checkpoint"),
-        (["serve", "--model", "empty"], "empty is not a model folder"),
-        (["serve", "--model", "run.yaml"], "run.yaml is not a model folder"),
         (["probe", "--model", "new", "--tasks", "gcd"], "new is a run without checkpoint-N folders, so it has not"),
         (["eval", "--models", "tiny", "./run.yaml", "--tasks", "gcd"], "run.yaml is not a model folder"),
     ],

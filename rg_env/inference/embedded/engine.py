@@ -16,9 +16,8 @@ at temperature 1.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -31,23 +30,7 @@ from rg_env.inference.protocol import Completion, Engine, Sampling
 _CACHE_BLOCK = 64  # initial cache capacity beyond the prompt, in tokens; it grows as needed
 _SHARED_FROM_HIDDEN = 512  # multi-threaded decoding is faster at this hidden size and above
 _GREEDY_BELOW = 1e-5  # as in vLLM; dividing logits by a lower temperature could overflow
-_TRUNCATION = ("top_k", "top_p", "min_p")
-_PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 _SHRINK_AT = 0.8  # the batch is compacted when less than this fraction of its rows are still running
-
-Watch = Callable[[int, float], bool]
-"""Callback that receives each sampled token and its log-probability. Returning True ends the completion."""
-
-
-@dataclass(eq=False)
-class Job:
-    """Request for one completion."""
-
-    prompt: Sequence[int]
-    sampling: Sampling
-    seed: int | None = None
-    """Seed for this completion. None uses the engine's random generator."""
-    watch: Watch | None = None
 
 
 class EmbeddedEngine(Engine):
@@ -56,7 +39,6 @@ class EmbeddedEngine(Engine):
     Args:
         model: a transformers causal language model, on one device. PEFT-wrapped models are supported.
         tokenizer: the model's tokenizer, with a chat template.
-        model_name: name of the model in HTTP requests. By default, the model's own name.
         max_context: maximum total number of tokens in a prompt and its completion. By default, the model's position
             limit.
         max_batch_size: maximum number of sequences decoded concurrently. Larger batches are split.
@@ -73,7 +55,6 @@ class EmbeddedEngine(Engine):
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         *,
-        model_name: str | None = None,
         max_context: int | None = None,
         max_batch_size: int = 512,
         seed: int | None = None,
@@ -81,7 +62,6 @@ class EmbeddedEngine(Engine):
         require_chat_template(tokenizer)
         self.model, self.tokenizer = model, tokenizer
         self.config = model.config.get_text_config(decoder=True)
-        self.model_name = model_name or model.config._name_or_path or "model"
         self.max_context = max_context or self.config.max_position_embeddings
         self.max_batch_size = max_batch_size
         self.end_ids = end_ids(model, tokenizer)
@@ -100,44 +80,23 @@ class EmbeddedEngine(Engine):
         self._cancelled.clear()
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
-        """Sample a completion for each prompt (token ids), in order. Raises the same errors as `run`."""
-        return self.run([Job(prompt, sampling) for prompt in prompts])
-
-    def run(self, jobs: Sequence[Job]) -> list[Completion]:
-        """Generate a completion for each of `jobs`, in order.
+        """Sample a completion for each prompt (token ids), in order.
 
         Raises:
             InputError: a prompt leaves no room in the context for a completion.
             EngineError: the model failed, or `cancel` was called.
         """
-        if jobs and (longest := max(len(job.prompt) for job in jobs)) >= self.max_context:
+        if prompts and (longest := max(map(len, prompts))) >= self.max_context:
             raise InputError(f"a prompt has {longest} tokens, but the model's context length is {self.max_context}")
         # Sort by length so that prompts in a batch need little padding, then by content so that identical prompts are
         # adjacent.
-        order = sorted(range(len(jobs)), key=lambda i: (len(jobs[i].prompt), list(jobs[i].prompt)))
+        order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), list(prompts[i])))
         completions: dict[int, Completion] = {}
         with self._running():
             for start in range(0, len(order), self.max_batch_size):
                 turn = order[start : start + self.max_batch_size]
-                completions |= zip(turn, self._run([jobs[i] for i in turn]), strict=True)
-        return [completions[i] for i in range(len(jobs))]
-
-    def score(self, tokens: Sequence[int], top: int = 0) -> list[tuple[float, dict[int, float]]]:
-        """Score `tokens` without temperature or penalties.
-
-        For each token after the first, return its log-probability (natural log) and the log-probabilities of the `top`
-        most likely tokens at its position.
-
-        Raises:
-            EngineError: the model failed.
-        """
-        with self._running():
-            ids = torch.tensor([list(tokens)], device=self.model.device)
-            logprobs = torch.log_softmax(self.model(input_ids=ids, use_cache=False).logits[0, :-1].float(), dim=-1)
-            own = logprobs.gather(1, ids[0, 1:, None]).squeeze(1).tolist()
-            values, best = logprobs.topk(top)
-            pairs = zip(best.tolist(), values.tolist(), strict=True)
-            return [(each, dict(zip(*pair, strict=True))) for each, pair in zip(own, pairs, strict=True)]
+                completions |= zip(turn, self._batch([tuple(prompts[i]) for i in turn], sampling), strict=True)
+        return [completions[i] for i in range(len(prompts))]
 
     @property
     def generator(self) -> torch.Generator | None:
@@ -184,17 +143,17 @@ class EmbeddedEngine(Engine):
                 self.model.train(training)
                 torch.set_num_threads(threads)
 
-    def _run(self, jobs: list[Job]) -> list[Completion]:
+    def _batch(self, prompts: Sequence[tuple[int, ...]], sampling: Sampling) -> list[Completion]:
         """Generate one batch."""
         device = self.model.device
-        distinct = dict.fromkeys(tuple(job.prompt) for job in jobs)
+        distinct = list(dict.fromkeys(prompts))
         row_of = {prompt: row for row, prompt in enumerate(distinct)}
-        rows = torch.tensor([row_of[tuple(job.prompt)] for job in jobs], device=device)
+        rows = torch.tensor([row_of[prompt] for prompt in prompts], device=device)
         width = max(map(len, distinct))
         missing = [width - len(prompt) for prompt in distinct]  # prompts are padded on the left
         ids = torch.tensor([[0] * n + list(row) for n, row in zip(missing, distinct, strict=True)], device=device)
         valid = torch.arange(width, device=device) >= torch.tensor(missing, device=device).unsqueeze(1)
-        rooms = [min(job.sampling.max_tokens or self.max_context, self.max_context - len(job.prompt)) for job in jobs]
+        rooms = [min(sampling.max_tokens or self.max_context, self.max_context - len(prompt)) for prompt in prompts]
         longest = max(rooms)
         cache = GrowingCache(self.config, width + min(longest, _CACHE_BLOCK))
 
@@ -203,18 +162,17 @@ class EmbeddedEngine(Engine):
             cache.select(rows)  # repeats each shared prompt for its completions
             logits, valid = logits[rows], valid[rows]
             position = valid.sum(1)
-            valid = torch.cat([valid, valid.new_ones(len(jobs), longest)], dim=1)
-            sampler = Sampler(jobs, logits.shape[1], device, self.generator)
+            valid = torch.cat([valid, valid.new_ones(len(prompts), longest)], dim=1)
+            sampler = Sampler(sampling, prompts, logits.shape[1], device, self.generator)
             ends = torch.tensor(sorted(self.end_ids), device=device)
             limits = torch.tensor(rooms, device=device)
             # Results stay on the device until the end because copying them at each step would stall an accelerator.
-            all_ids = ids.new_zeros(len(jobs), longest)
-            all_logprobs = logits.new_zeros(len(jobs), longest, dtype=torch.float32)
-            lengths = torch.zeros(len(jobs), dtype=torch.long, device=device)
-            stopped = torch.zeros(len(jobs), dtype=torch.bool, device=device)
-            active = torch.arange(len(jobs), device=device)  # index of each row's job
-            running = torch.ones(len(jobs), dtype=torch.bool, device=device)
-            watched = any(job.watch for job in jobs)
+            all_ids = ids.new_zeros(len(prompts), longest)
+            all_logprobs = logits.new_zeros(len(prompts), longest, dtype=torch.float32)
+            lengths = torch.zeros(len(prompts), dtype=torch.long, device=device)
+            stopped = torch.zeros(len(prompts), dtype=torch.bool, device=device)
+            active = torch.arange(len(prompts), device=device)  # index of each row's prompt
+            running = torch.ones(len(prompts), dtype=torch.bool, device=device)
             for step in range(longest):
                 if self._cancelled.is_set():
                     raise EngineError("generation was cancelled")
@@ -222,11 +180,6 @@ class EmbeddedEngine(Engine):
                 all_ids[active, step], all_logprobs[active, step] = tokens, logprobs
                 lengths[active] += running
                 stops = torch.isin(tokens, ends)
-                if watched:
-                    rows_now = zip(*(each.tolist() for each in (active, running, tokens, logprobs)), strict=True)
-                    for row, (job, is_running, token, logprob) in enumerate(rows_now):
-                        if is_running and (watch := jobs[job].watch) and watch(token, logprob):
-                            stops[row] = True
                 stopped[active] |= running & stops
                 running = running & ~stops & (step + 1 < limits)
                 left = int(running.sum())
@@ -278,85 +231,77 @@ def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> froze
 
 
 class Sampler:
-    """Draws one token per row at each step, using the settings of the row's job. Jobs without a seed use
-    `generator`."""
+    """Draws one token per row at each step.
+
+    Args:
+        prompts: the prompt (token ids) of each row, to which the repetition penalty applies.
+        vocab_size: number of logits per row.
+    """
 
     def __init__(
-        self, jobs: Sequence[Job], vocab_size: int, device: torch.device, generator: torch.Generator | None = None
+        self,
+        sampling: Sampling,
+        prompts: Sequence[Sequence[int]],
+        vocab_size: int,
+        device: torch.device,
+        generator: torch.Generator | None = None,
     ):
-        self.generator = generator
-        seeds = {row: job.seed for row, job in enumerate(jobs) if job.seed is not None}
-        self.own = {row: torch.Generator().manual_seed(seed) for row, seed in seeds.items()}
-        settings = [job.sampling for job in jobs]
-        # The most common case (temperature 1 without truncation or penalties) needs no computation.
-        used = {
-            ("temperature",): any(each.temperature != 1 for each in settings),
-            _TRUNCATION: any(each.top_k > 0 or each.top_p < 1 or each.min_p > 0 for each in settings),
-            _PENALTIES: any(each.penalized for each in settings),
-        }
-        names = [name for group, is_used in used.items() if is_used for name in group]
-        self.rows = {
-            name: torch.tensor([getattr(each, name) for each in settings], device=device).unsqueeze(1) for name in names
-        }
-        """Sampling settings `(B, 1)` of each kind (temperature, truncation, penalties) that at least one row uses and,
-        for penalties, two tensors `(B, V)`: each token's count in the completion, and whether the token is in the
-        prompt."""
-        if _PENALTIES[0] in self.rows:
-            self.rows["counts"] = torch.zeros(len(settings), vocab_size, dtype=torch.int32, device=device)
-            self.rows["in_prompt"] = torch.zeros(len(settings), vocab_size, dtype=torch.bool, device=device)
-            for row, job in enumerate(jobs):
-                self.rows["in_prompt"][row, list(job.prompt)] = True
+        self.sampling, self.generator = sampling, generator
+        self.greedy = sampling.temperature < _GREEDY_BELOW
+        rows = len(prompts) if sampling.penalized else 0
+        self.counts = torch.zeros(rows, vocab_size, dtype=torch.int32, device=device)
+        """Each token's count in the completion so far, `(B, V)`. Used only for penalties, as `in_prompt`."""
+        self.in_prompt = torch.zeros(rows, vocab_size, dtype=torch.bool, device=device)
+        """Whether each token is in the prompt, `(B, V)`."""
+        for row, prompt in enumerate(prompts[:rows]):
+            self.in_prompt[row, list(prompt)] = True
 
     def keep(self, rows: torch.Tensor) -> None:
         """Keep only `rows` (indices into the current rows)."""
-        self.rows = {name: values[rows] for name, values in self.rows.items()}
-        if self.own:
-            self.own = {new: self.own[old] for new, old in enumerate(rows.tolist()) if old in self.own}
+        if self.sampling.penalized:
+            self.counts, self.in_prompt = self.counts[rows], self.in_prompt[rows]
 
     def draw(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Sample tokens `(B,) int64` from `logits (B, V)`, and return them with their log-probabilities `(B,)
         float32`."""
-        logits = self._truncate(self._penalize(logits.float()))
+        logits = self._penalize(logits.float())
+        if not self.greedy:
+            logits = self._truncate(logits / self.sampling.temperature)
         logprobs = torch.log_softmax(logits, dim=-1)
         # Inverse-CDF sampling needs one random number per row instead of one per vocabulary entry.
         cdf = logprobs.exp().cumsum(dim=-1)
         uniform = torch.rand(cdf.shape[0], 1, generator=self.generator, dtype=cdf.dtype, device=cdf.device)
-        for row, generator in self.own.items():
-            uniform[row] = torch.rand(1, generator=generator)
         # With right=True, a token of probability 0 is never selected. The clamp handles rounding at the upper end.
         tokens = torch.searchsorted(cdf, uniform * cdf[:, -1:], right=True).clamp_(max=cdf.shape[1] - 1)
-        if "temperature" in self.rows:
-            greedy = self.rows["temperature"] < _GREEDY_BELOW
-            tokens = torch.where(greedy, logprobs.argmax(dim=-1, keepdim=True), tokens)
-        if "counts" in self.rows:
-            self.rows["counts"].scatter_add_(1, tokens, torch.ones_like(tokens, dtype=torch.int32))
+        if self.greedy:
+            tokens = logprobs.argmax(dim=-1, keepdim=True)
+        if self.sampling.penalized:
+            self.counts.scatter_add_(1, tokens, torch.ones_like(tokens, dtype=torch.int32))
         return tokens.squeeze(1), logprobs.gather(1, tokens).squeeze(1)
 
     def _penalize(self, logits: torch.Tensor) -> torch.Tensor:
-        if "counts" not in self.rows:
+        if not self.sampling.penalized:
             return logits
-        repetition, presence, frequency = (self.rows[name] for name in _PENALTIES)
-        counts = self.rows["counts"]
         # The repetition penalty considers the prompt and the completion (Keskar et al., 2019). The presence and
         # frequency penalties consider only the completion, as in OpenAI's API.
-        repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
-        logits = torch.where((counts > 0) | self.rows["in_prompt"], repeated, logits)
-        return logits - presence * (counts > 0) - frequency * counts
+        penalty = self.sampling.repetition_penalty
+        repeated = torch.where(logits > 0, logits / penalty, logits * penalty)
+        logits = torch.where((self.counts > 0) | self.in_prompt, repeated, logits)
+        presence, frequency = self.sampling.presence_penalty, self.sampling.frequency_penalty
+        return logits - presence * (self.counts > 0) - frequency * self.counts
 
     def _truncate(self, logits: torch.Tensor) -> torch.Tensor:
-        greedy: torch.Tensor | bool = False
-        if "temperature" in self.rows:
-            greedy = self.rows["temperature"] < _GREEDY_BELOW
-            logits = logits / torch.where(greedy, 1.0, self.rows["temperature"])
-        if "top_k" not in self.rows:
+        top_k, top_p, min_p = self.sampling.top_k, self.sampling.top_p, self.sampling.min_p
+        if top_k <= 0 and top_p >= 1 and min_p <= 0:
             return logits
-        top_k, top_p, min_p = (self.rows[name] for name in _TRUNCATION)
         ordered, order = logits.sort(dim=-1, descending=True)
-        drop = (torch.arange(ordered.shape[1], device=logits.device) >= top_k) & (top_k > 0)
+        drop = torch.zeros_like(ordered, dtype=torch.bool)
+        if top_k > 0:
+            drop[:, top_k:] = True
         probs = ordered.masked_fill(drop, -torch.inf).softmax(dim=-1)
-        drop |= (probs.cumsum(dim=-1) - probs >= top_p) & (top_p < 1)  # keep the token that crosses the threshold
-        probs = ordered.masked_fill(drop, -torch.inf).softmax(dim=-1)
+        if top_p < 1:
+            drop |= probs.cumsum(dim=-1) - probs >= top_p  # keep the token that crosses the threshold
+            probs = ordered.masked_fill(drop, -torch.inf).softmax(dim=-1)
         drop |= probs < min_p * probs[:, :1]
         drop[:, 0] = False
-        drop &= ~torch.as_tensor(greedy, device=logits.device)
         return logits.masked_fill(torch.zeros_like(drop).scatter(1, order, drop), -torch.inf)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
 
-from rg_env.inference.vllm.shared_weights import SHAPE, Entry, mapped, unpack, write_header
+from rg_env.inference.vllm.shared_weights import SHAPE, PackedTensor, mapped, unpack, write_header
 
 
 @dataclass
@@ -64,7 +64,7 @@ class SharedMemoryEngine(WeightTransferEngine[SharedMemoryInitInfo, SharedMemory
     def receive_weights(self, update_info: SharedMemoryUpdateInfo) -> None:
         if self._memory is None:
             raise RuntimeError("shared memory is not set up: call /init_weight_transfer_engine first")
-        entries = [Entry(name, dtype, tuple(shape)) for name, dtype, shape in update_info.tensors]
+        entries = [PackedTensor(name, dtype, tuple(shape)) for name, dtype, shape in update_info.tensors]
         self.model.load_weights(unpack(entries, self._memory[update_info.start :]))
         self._copy_pending()
 

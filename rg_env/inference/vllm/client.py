@@ -1,27 +1,19 @@
-"""Client for a vLLM server: the command that starts the server, and the trainer's HTTP requests to it."""
+"""HTTP client for vLLM servers."""
 
 import contextlib
-import json
 import re
-import shlex
 import socket
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from rg_env.core.processes import entered
 from rg_env.core.text import reason_of, shortened
 from rg_env.errors import RefusedError, ServerError
 from rg_env.inference.machine import OLDEST_VLLM
 from rg_env.inference.protocol import Completion, Sampling
-from rg_env.inference.vllm.plugin import BACKEND
-from rg_env.tiny import POLICY_DIR
+from rg_env.inference.vllm.command import start_hint
 
-PROGRAM = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")
-"""Command that runs vLLM's server module. The command `vllm` would fail if vLLM was installed under another
-distribution name, as CPU builds are."""
 T = TypeVar("T")
 
 REQUEST_S = 120.0
@@ -34,34 +26,9 @@ _DIRECT: Any = {"trust_env": False, "verify": False}
 HTTP needs no certificates."""
 
 
-def serve_command(model: str, *, port: int = 8000, extra: Sequence[str] = (), **options: str | int | None) -> list[str]:
-    """Return the command that starts a server able to receive weights from a trainer.
-
-    Args:
-        options: vLLM's options, such as `max_model_len`. Options that are None are omitted.
-        extra: arguments to append.
-    """
-    given = [(f"--{name.replace('_', '-')}", str(value)) for name, value in options.items() if value is not None]
-    words = [word for option in given for word in option]
-    return ["rg-env", "vllm", model, "--host", "127.0.0.1", "--port", str(port), *words, *extra]
-
-
-def vllm_command(model: str, options: Sequence[str], gpus: int) -> tuple[dict[str, str], list[str]]:
-    """Return the environment and arguments that `rg-env vllm` uses to start vLLM on a machine with `gpus` GPUs.
-
-    `--logprobs-mode processed_logprobs` makes the server report the log-probabilities of the distribution that it
-    samples from. `--generation-config vllm` keeps the model's generation config from changing that distribution.
-    Weights are sent with NCCL if there are several GPUs, and through shared memory otherwise. `options` come last and
-    override the other arguments.
-    """
-    model = str(POLICY_DIR) if model == "tiny" else model
-    arguments = [*PROGRAM, "--model", model, "--host", "127.0.0.1"]
-    arguments += ["--weight-transfer-config", json.dumps({"backend": "nccl" if gpus > 1 else BACKEND})]
-    arguments += ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm", *options]
-    environment = {"VLLM_SERVER_DEV_MODE": "1"}
-    if not gpus:  # makes torch use huge pages, because each weight update reallocates all layers
-        environment["THP_MEM_ALLOC_ENABLE"] = "1"
-    return environment, arguments
+def request_fields(sampling: Sampling) -> dict[str, Any]:
+    """Return all sampling settings as fields of a request to vLLM, so that the server's defaults do not apply."""
+    return {**vars(sampling), "top_k": sampling.top_k if sampling.top_k > 0 else -1}
 
 
 @dataclass(frozen=True)
@@ -184,8 +151,7 @@ class VllmServer:
     ) -> list[Completion]:
         """Generate one completion (token ids) per prompt (token ids), in order, in a single request."""
         body = {
-            **vars(sampling),
-            "top_k": sampling.top_k or -1,
+            **request_fields(sampling),
             "model": model,
             "prompt": [list(prompt) for prompt in prompts],
             "logprobs": 0,
@@ -255,8 +221,3 @@ def _reason(response: Any) -> str:
         found = re.search(r"failed with error '(.*)', please check", text, re.DOTALL)
         return f"{response.status_code} ({(found[1] if found else text)[:300]})"
     return str(response.status_code)
-
-
-def start_hint(model: str = "MODEL", port: int = 8000) -> str:
-    """Return a one-line command that starts a server."""
-    return shlex.join([entered("rg-env"), *serve_command(model, port=port)[1:]])

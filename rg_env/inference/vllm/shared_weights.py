@@ -17,7 +17,7 @@ import torch
 
 MEMORY = Path("/dev/shm")
 PREFIX = "rg-env-"
-HEADER = 4096
+HEADER_BYTES = 4096
 """Number of bytes at the start of the file that are reserved for the worker's JSON description of itself."""
 ALIGNMENT = 16
 """Alignment of tensors, in bytes. With this alignment, a tensor's bytes can be viewed as any dtype."""
@@ -28,7 +28,7 @@ SHAPE = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"
 
 
 @dataclass(frozen=True)
-class Entry:
+class PackedTensor:
     """One tensor in a bucket, stored contiguously."""
 
     name: str
@@ -42,21 +42,21 @@ class Entry:
         return _aligned(math.prod(self.shape) * _torch_type(self.dtype).itemsize)
 
 
-def entry(name: str, tensor: torch.Tensor, widest: torch.dtype) -> Entry:
-    """Make the entry for a tensor. Floating-point values wider than `widest` are rounded to `widest`."""
+def packed(name: str, tensor: torch.Tensor, widest: torch.dtype) -> PackedTensor:
+    """Describe a tensor in a bucket. Floating-point values wider than `widest` are rounded to `widest`."""
     narrow = tensor.is_floating_point() and tensor.dtype.itemsize > widest.itemsize
-    return Entry(name, str(widest if narrow else tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+    return PackedTensor(name, str(widest if narrow else tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
 
 
-def pack(tensors: Sequence[tuple[str, torch.Tensor]], flat: torch.Tensor, widest: torch.dtype) -> list[Entry]:
+def pack(tensors: Sequence[tuple[str, torch.Tensor]], flat: torch.Tensor, widest: torch.dtype) -> list[PackedTensor]:
     """Copy named tensors consecutively into `flat` (uint8). Raises `ValueError` if the tensors do not fit."""
-    entries = [entry(name, tensor, widest) for name, tensor in tensors]
+    entries = [packed(name, tensor, widest) for name, tensor in tensors]
     for (_, place), (_, tensor) in zip(unpack(entries, flat), tensors, strict=True):
         place.copy_(tensor)
     return entries
 
 
-def unpack(entries: Sequence[Entry], flat: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+def unpack(entries: Sequence[PackedTensor], flat: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
     """Return a bucket's tensors as views of `flat`. Raises `ValueError` for entries beyond the end of `flat`."""
     if sum(each.num_bytes for each in entries) > _aligned(len(flat)):
         raise ValueError(f"the tensors in this bucket exceed its {len(flat)} bytes")
@@ -96,13 +96,13 @@ def mapped(path: str | Path) -> torch.Tensor:
 
 def write_header(memory: torch.Tensor, values: dict[str, Any]) -> None:
     """Write `values` to the header, for the other process to read."""
-    text = json.dumps(values).encode()[:HEADER].ljust(HEADER)
-    memory[:HEADER] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    text = json.dumps(values).encode()[:HEADER_BYTES].ljust(HEADER_BYTES)
+    memory[:HEADER_BYTES] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
 
 def read_header(memory: torch.Tensor) -> dict[str, Any]:
     """Read the values written by the other process. Raises `ValueError` if the header is empty."""
-    values: dict[str, Any] = json.loads(bytes(memory[:HEADER].tolist()).strip(b" \0"))
+    values: dict[str, Any] = json.loads(bytes(memory[:HEADER_BYTES].tolist()).strip(b" \0"))
     return values
 
 

@@ -29,7 +29,8 @@ from rg_env.core.run_folder import OUTPUTS, RunFolder
 from rg_env.core.text import counted, gigabytes
 from rg_env.errors import InputError, OutputFolderError, ServerError, how_to_install, installed_version
 from rg_env.inference.machine import port_problem, transformers_misfit
-from rg_env.inference.vllm.client import NOT_LISTENING, VllmServer, start_hint
+from rg_env.inference.vllm.client import NOT_LISTENING, VllmServer
+from rg_env.inference.vllm.command import start_hint
 from rg_env.training import preflight
 from rg_env.training.config.grpo import default_fields
 from rg_env.training.config.schema import TrainConfig

@@ -1,0 +1,237 @@
+"""OpenAI-compatible HTTP endpoints that serve models in an evaluation.
+
+    ready = await endpoint(model, config)
+    async with ready.client() as client: await ready.reply(request, client)
+
+Calls are retried with exponential backoff after temporary HTTP errors (such as 429 and 5xx), timeouts, broken
+connections and malformed replies. Permanent errors are not retried. An overlong prompt causes only its own call to
+fail, whereas a wrong key or an unknown model causes all calls to fail. Replies are validated, and the endpoint's API
+key is masked in them.
+"""
+
+import asyncio
+import json
+import os
+import random
+import re
+import ssl
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from rg_env.core.prompts import fold_system
+from rg_env.core.text import is_count, listed, one_line, reason_of
+from rg_env.errors import InputError, ServerError
+from rg_env.evaluation.config import EvalConfig, EvalModel, RequestsConfig
+from rg_env.evaluation.questions import Reply, Request
+from rg_env.inference.vllm.client import request_fields
+
+DEFAULT_KEY = "OPENAI_API_KEY"
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_LIST_TIMEOUT_S = 20.0
+_LONGEST_PAUSE_S = 60.0
+_FOR_NOW = (408, 409, 425, 429)
+_FOR_ALL = (401, 402, 403, 404, 405)
+_SHORTEST_KEY = 8
+"""Minimum length of a secret key. Shorter keys are treated as placeholders, such as "none"."""
+_MOST_TOKENS = 2**40
+"""Maximum plausible number of tokens. Larger numbers in replies are ignored."""
+
+
+class EndpointFailed(ServerError):
+    """A call failed for a reason that applies to all calls."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """An OpenAI-compatible server, ready for calls."""
+
+    url: str
+    served_name: str
+    config: RequestsConfig
+    key: str
+    ssl: ssl.SSLContext
+    folds: bool = False
+    """Whether to merge system messages into the first user message. Merging is necessary if the chat template does not
+    support system messages."""
+    is_own_vllm: bool = False
+    """Whether rg_env started the server, which then gets all sampling settings. Other servers may not support more than
+    OpenAI's API does."""
+
+    def client(self) -> httpx.AsyncClient:
+        """Return a new HTTP client for a series of calls. A client shared by concurrent calls would be slow, because
+        its connection pool checks all connections on every request."""
+        return httpx.AsyncClient(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {self.key}"} if self.key else {},
+            timeout=self.config.timeout_s,
+            follow_redirects=True,
+            trust_env=not _is_here(self.url),  # no proxy is used for local addresses
+            verify=self.ssl,
+        )
+
+    async def reply(self, request: Request, client: httpx.AsyncClient) -> Reply:
+        """Send a request and return the reply, or the error from the last attempt.
+
+        Raises:
+            EndpointFailed: all other calls would also fail.
+        """
+        messages = fold_system(request.prompt) if self.folds else request.prompt
+        fields = request_fields(request.sampling)
+        if not self.is_own_vllm:
+            fields = {name: fields[name] for name in ("temperature", "top_p", "max_tokens")}
+        body = {"model": self.served_name, "messages": messages, **fields}
+        problem, tries, timeout_s = "", self.config.tries, self.config.timeout_s
+        for number in range(1, tries + 1):
+            pause = min(self.config.pause_s * 2 ** (number - 1), _LONGEST_PAUSE_S)
+            try:
+                # a server that sends one byte per minute never triggers httpx's timeout
+                async with asyncio.timeout(timeout_s):
+                    response = await client.post("chat/completions", json=body)
+                value = self._json(response)
+                if response.is_success:
+                    return _reply_in(value)
+                problem = f"HTTP {response.status_code}: {_message_in(value) or response.reason_phrase}"
+                if response.status_code == 404 and not self.url.endswith(("/v1", "/v1/")):
+                    problem += f" (should the URL be {self.url.rstrip('/')}/v1?)"
+                if response.status_code in _FOR_ALL:
+                    raise EndpointFailed(problem)
+                if response.status_code not in _FOR_NOW and response.status_code < 500:
+                    return Reply(error=problem)
+                pause = _requested_pause(response) or pause
+            except (TimeoutError, httpx.TimeoutException):
+                problem = f"no answer within {timeout_s:g} s"
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                problem = f"no connection: {reason_of(error)}"
+            except _Damaged as error:
+                problem = f"invalid chat completion: {error}"
+            if number < tries:
+                await asyncio.sleep(pause * (0.75 + random.random() / 2))  # the random factor spreads out the retries
+        return Reply(error=f"{problem} ({tries} tries)" if tries > 1 else problem)
+
+    async def check_served(self) -> None:
+        """Raise `InputError` if the server does not answer, rejects the API key, or provides a list of models that does
+        not include this model."""
+        try:
+            async with self.client() as client:
+                response = await client.get("models", timeout=_LIST_TIMEOUT_S)
+        except httpx.HTTPError as error:
+            raise InputError(f"no server answers at {self.url}: {reason_of(error)}") from error
+        if response.status_code == 401:
+            raise InputError(f"{self.url} rejects the API key (HTTP 401)")
+        try:
+            names = [each["id"] for each in self._json(response)["data"] if isinstance(each["id"], str)]
+        except (_Damaged, LookupError, TypeError):  # if the list is unusable, the first call reveals a wrong name
+            return
+        # `transformers serve` lists the models in the Hub cache, even if it serves a folder.
+        if not names or os.path.isdir(self.served_name):
+            return
+        # Some servers list "models/NAME" but accept NAME.
+        if not any(each == self.served_name or each.endswith(f"/{self.served_name}") for each in names):
+            served = listed(list(map(one_line, names)), 5)
+            raise InputError(f"{self.url} does not serve {self.served_name!r}: it serves {served}")
+
+    def _json(self, response: httpx.Response) -> Any:
+        """Return the parsed JSON body, or None for an error response whose body is not JSON. The API key, which some
+        endpoints include in error messages, is masked."""
+        text = response.text
+        if len(self.key) >= _SHORTEST_KEY:
+            text = text.replace(self.key, "***")
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            if response.is_success:
+                raise _Damaged(repr(one_line(text, 60))) from error
+            return None
+
+
+class _Damaged(Exception):
+    """Malformed reply."""
+
+
+def _reply_in(value: Any) -> Reply:
+    choices = value.get("choices") if isinstance(value, dict) else None
+    if not isinstance(choices, list) or not choices:  # some services report errors with status 200
+        error = _message_in(value)
+        raise _Damaged(f"the reply has no choices{f': {error}' if error else ''}")
+    choice = choices[0] if isinstance(choices[0], dict) else {}
+    message, finish = choice.get("message"), choice.get("finish_reason")
+    if not isinstance(message, dict) or not isinstance(message.get("content"), str | None):
+        raise _Damaged("the reply's choice has no message")
+    usage = value["usage"] if isinstance(value.get("usage"), dict) else {}
+    # vLLM and other servers return the reasoning separately, under one of these names.
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    return Reply(
+        text=message.get("content") or "",
+        reasoning=_text(reasoning),
+        truncated=None if finish is None else finish == "length",
+        refusal=_text(message.get("refusal")),
+        model=_text(value.get("model")),
+        prompt_tokens=_tokens(usage.get("prompt_tokens")),
+        completion_tokens=_tokens(usage.get("completion_tokens")),
+    )
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _tokens(value: Any) -> int | None:
+    return value if is_count(value, _MOST_TOKENS) else None
+
+
+def _message_in(value: Any) -> str:
+    """Return the error message in a response body, on one line, or "" if the body has none."""
+    body = value if isinstance(value, dict) else {}
+    error = body.get("error")
+    messages = (error.get("message") if isinstance(error, dict) else error, body.get("message"), body.get("detail"))
+    return next((one_line(each) for each in messages if isinstance(each, str)), "")
+
+
+def _requested_pause(response: httpx.Response) -> float | None:
+    """Return the pause requested by the server, in seconds, or None if the server does not request a pause."""
+    text = response.headers.get("retry-after", "")
+    return min(float(text), _LONGEST_PAUSE_S) if re.fullmatch(r"\d+(\.\d+)?", text) else None
+
+
+def _is_here(url: str) -> bool:
+    return urlsplit(url).hostname in _LOOPBACK
+
+
+def key_of(model: EvalModel) -> str:
+    """Return the API key for an endpoint, from the environment. If the endpoint is on this machine and has no
+    `key_variable`, return an empty string.
+
+    Raises:
+        InputError: the key is missing or malformed.
+    """
+    url, variable = model.url or "", model.key_variable or DEFAULT_KEY
+    if not model.key_variable and _is_here(url):
+        return ""
+    key = os.environ.get(variable, "")
+    if not key:
+        raise InputError(
+            f"{url}: the environment variable {variable} is not set: set it to the endpoint's key, or name another "
+            "variable in key_variable"
+        )
+    # The key is checked here because an error from httpx would contain it.
+    if not (key.isascii() and key.isprintable() and key == key.strip()):
+        raise InputError(
+            f"{url}: the key in {variable} has surrounding spaces, a line break or invalid characters: set the "
+            "variable to the key alone"
+        )
+    return key
+
+
+async def endpoint(model: EvalModel, config: EvalConfig) -> Endpoint:
+    """Connect to the OpenAI-compatible server that serves a model.
+
+    Raises:
+        InputError: the API key is missing or invalid, no server answers at the URL, or the server does not serve the
+            model.
+    """
+    ready = Endpoint(model.url or "", model.model, config.requests, key_of(model), httpx.create_ssl_context())
+    await ready.check_served()
+    return ready

@@ -1,0 +1,154 @@
+"""Models that run on this machine, in this process or served by vLLM.
+
+async with embedded("tiny", config) as model: model.replies(requests)
+async with served("outputs/RUN/checkpoint-25", "0", folder, config) as endpoint: ...
+"""
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from rg_env.core.prompts import rejects_system_role
+from rg_env.core.run_folder import adapter_config, base_model
+from rg_env.core.text import reason_of
+from rg_env.errors import InputError, MissingExtraError, install_command
+from rg_env.evaluation.config import EvalConfig, EvalModel
+from rg_env.evaluation.endpoints import Endpoint, endpoint
+from rg_env.evaluation.questions import Reply, Request
+from rg_env.inference.machine import Machine
+from rg_env.inference.protocol import Engine, PromptEncoder, Sampling
+from rg_env.inference.vllm.server import running_server
+from rg_env.tiny import TINY
+
+
+@dataclass(frozen=True)
+class LocalModel:
+    """A model with an engine in this process, for evaluations and trainers."""
+
+    name: str
+    engine: Engine
+    encoder: PromptEncoder
+
+    def replies(self, requests: Sequence[Request]) -> Iterator[list[tuple[int, Reply]]]:
+        """Yield batches of (request index, reply) pairs.
+
+        The engine would form the same batches if it received all requests at once, so batching here does not change the
+        answers. Errors raised by the engine are propagated.
+        """
+        by_sampling: dict[Sampling, list[tuple[list[int], int]]] = {}
+        for number, (prompt, sampling) in enumerate(requests):
+            try:
+                ids = self.encoder(prompt)
+            except Exception as error:  # a template can raise any exception
+                reason = f"the chat template rejects these messages: {reason_of(error)}"
+                yield [(number, Reply(error=reason))]
+                continue
+            if len(ids) + (sampling.max_tokens or 1) > self.engine.max_context:
+                reason = f"{len(ids)} prompt tokens and max_tokens={sampling.max_tokens} exceed the context length"
+                yield [(number, Reply(error=reason))]
+                continue
+            by_sampling.setdefault(sampling, []).append((ids, number))
+        for sampling, prompts in by_sampling.items():
+            prompts.sort(key=lambda each: (len(each[0]), each[0]))
+            size = self.engine.max_batch_size
+            for batch in (prompts[start : start + size] for start in range(0, len(prompts), size)):
+                replies = self._generate([ids for ids, _ in batch], sampling)
+                yield [(number, reply) for (_, number), reply in zip(batch, replies, strict=True)]
+
+    def _generate(self, prompts: list[list[int]], sampling: Sampling) -> list[Reply]:
+        completions = self.engine.generate(prompts, sampling)
+        texts = self.encoder.decode([each.token_ids for each in completions], frozenset(self.engine.end_ids))
+        return [
+            Reply(
+                text,
+                truncated=each.finish_reason == "length",
+                prompt_tokens=len(ids),
+                completion_tokens=len(each.token_ids),
+                token_ids=each.token_ids,
+                logprobs=each.logprobs,
+            )
+            for ids, each, text in zip(prompts, completions, texts, strict=True)
+        ]
+
+    def check_fits(self, label: str, prompts: Iterable[Any], max_tokens: int | None) -> None:
+        """Raise `InputError` if the longest prompt and `max_tokens` together exceed the context length."""
+        longest = max((len(self.encoder(prompt)) for prompt in prompts), default=0)
+        if (room := self.engine.max_context - longest) < (max_tokens or 1):
+            fix = f"max_tokens={max_tokens} does not fit: use at most {room}, or a task or level with shorter prompts"
+            fix = fix if room > 0 else "remove the task, or choose an easier level or another model"
+            raise InputError(
+                f"{self.name} has a context of {self.engine.max_context} tokens, and the longest prompt from {label} "
+                f"has {longest}; {fix}"
+            )
+
+
+@asynccontextmanager
+async def embedded(name: str, config: EvalConfig) -> AsyncIterator[LocalModel]:
+    """Load a local model into the embedded engine, and stop generating on exit.
+
+    Raises:
+        InputError: the model cannot be loaded.
+    """
+    from rg_env.inference.embedded.engine import EmbeddedEngine
+    from rg_env.inference.models import best_device, load_policy, with_adapters
+
+    policy = load_policy(base_model(name))
+    if adapter_config(name) is not None:
+        policy = with_adapters(policy, name)
+    policy.model.to(best_device())
+    engine = EmbeddedEngine(policy.model, policy.tokenizer, seed=config.seed)
+    try:
+        yield LocalModel(name, engine, PromptEncoder(policy.tokenizer))
+    finally:
+        engine.cancel()
+
+
+@asynccontextmanager
+async def served(
+    name: str, gpu: str | None, folder: Path, config: EvalConfig, *, folds: bool = False
+) -> AsyncIterator[Endpoint]:
+    """Serve a local model with vLLM on `gpu`, or on the CPU if `gpu` is None. The server's log is in `folder`.
+
+    Args:
+        folds: result of `folds_system`.
+
+    Raises:
+        ServerError: the server does not start.
+        MissingExtraError: vLLM is not installed.
+    """
+    log, options = folder / f"vllm-{gpu or 'cpu'}.log", config.serving
+    async with running_server(name, gpu, log, options.vllm_args, options.start_timeout_s) as (server, served_name):
+        ready = await endpoint(EvalModel(model=served_name, url=f"http://{server}/v1"), config)
+        yield replace(ready, folds=folds, is_own_vllm=True)
+
+
+def require_torch() -> None:
+    """Raise `MissingExtraError` unless the packages needed for local models are installed."""
+    if missing := next((each for each in ("torch", "transformers", "peft") if find_spec(each) is None), None):
+        raise MissingExtraError(
+            f"a local model needs {missing}, which is not installed: run `{install_command('train')}`, or use an "
+            "endpoint (MODEL@URL)"
+        )
+
+
+def folds_system(name: str) -> bool:
+    """Whether the chat template of a local model lacks support for system messages.
+
+    Raises:
+        InputError: the model's configuration or tokenizer cannot be loaded.
+    """
+    from rg_env.inference.models import describe_model
+
+    base = base_model(name)
+    return base != TINY and rejects_system_role(describe_model(base).tokenizer)
+
+
+def local_engine(config: EvalConfig) -> Literal["embedded", "vllm"]:
+    """Return the engine for models without a URL. "auto" means vLLM if it is installed and there is a GPU, and the
+    embedded engine otherwise."""
+    if config.serving.kind != "auto":
+        return config.serving.kind
+    return "vllm" if Machine.here().runs_vllm_on_gpu else "embedded"
