@@ -97,4 +97,4 @@ def test_vf_eval_scores_the_checkpoint(url: str, checkpoint: Path, tmp_path: Pat
         system, user, assistant = (node["message"] for node in trace["nodes"])
         assert (system["role"], system["content"], user["role"]) == ("system", SYSTEM_PROMPT, "user")
         assert assistant["content"]
-        assert trace["metrics"]["accuracy"] == trace["rewards"]["correctness"]
+        assert trace["metrics"]["accuracy"] == trace["rewards"]["correctness"]["score"]
