@@ -46,7 +46,7 @@ from typing import Any
 from long_answers import answers
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
-from drawn_items import Draws
+from audit.rows import Draws
 
 from rg_env.core.grading import scoring
 from rg_env.core.grading.extraction import Extraction

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from drawn_items import Draws
+from audit.rows import draws
 from run_code import run_code
 from user_code import TASK
 from worker_pools import is_running, until
@@ -197,25 +197,20 @@ def test_no_process_is_left(kind: signal.Signals) -> None:
     assert until(lambda: not any(map(is_running, children)), 30)
 
 
-@pytest.fixture(scope="module")
-def draws() -> Draws:
-    return Draws()
-
-
 @pytest.mark.parametrize("task", ["ransom_note", "time_intervals", "list_functions"])
-def test_items_are_those_of_the_rows(draws: Draws, task: str) -> None:
+def test_items_are_those_of_the_rows(task: str) -> None:
     """Items drawn in this process contain the training rows' entries. One of these tasks depends on the hash seed, one
     on a library fix, and one on the global random state."""
     rows = build_rows(task, "train", 5, seed=4, cache=False)
-    drawn = [item for item in draws.items(task, 40, seed=4) if item.split("problem") == "train"]
+    drawn = [item for item in draws().items(task, 40, seed=4) if item.split("problem") == "train"]
     assert {row["info"]["entry"] for row in rows} <= {item.entry for item in drawn}
 
 
-def test_items_follow_their_options(draws: Draws) -> None:
+def test_items_follow_their_options() -> None:
     """Other options for the same task open another dataset, and invalid options are an error."""
-    plain = draws.items("chain_sum", 3, config={"min_terms": 2, "max_terms": 2})
-    longer = draws.items("chain_sum", 3, config={"min_terms": 9, "max_terms": 9})
+    plain = draws().items("chain_sum", 3, config={"min_terms": 2, "max_terms": 2})
+    longer = draws().items("chain_sum", 3, config={"min_terms": 9, "max_terms": 9})
     terms = [json.loads(item.entry)["metadata"]["difficulty"]["num_terms"] for item in plain + longer]
     assert terms == [[2, 2]] * 3 + [[9, 9]] * 3
     with pytest.raises(InputError, match="chain_sum"):
-        draws.items("chain_sum", 1, config={"min_terms": -1})
+        draws().items("chain_sum", 1, config={"min_terms": -1})

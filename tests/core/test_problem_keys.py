@@ -16,7 +16,7 @@ from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
 import pytest
-from drawn_items import Draws
+from audit.rows import draws
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,11 +30,6 @@ from rg_env.errors import TooFewQuestionsError
 
 Entry = dict[str, Any]
 Change = Callable[[Entry, random.Random], Any]
-
-
-@pytest.fixture(scope="module")
-def draws() -> Draws:
-    return Draws()
 
 
 def _shuffled(*path: str) -> Change:
@@ -270,20 +265,20 @@ def test_every_task_has_a_key_or_a_reason() -> None:
 
 
 @pytest.mark.parametrize("task", sorted(SAME))
-def test_irrelevant_changes_keep_the_key(task: str, draws: Draws) -> None:
+def test_irrelevant_changes_keep_the_key(task: str) -> None:
     """Order, names, wording or layout are changed in twelve entries."""
     rng = random.Random(task)
-    for item in draws.items(task, 12, seed=8):
+    for item in draws().items(task, 12, seed=8):
         entry, changed = json.loads(item.entry), json.loads(item.entry)
         SAME[task](changed, rng)
         assert problem_key(task, changed) == problem_key(task, entry) == item.problem
 
 
 @pytest.mark.parametrize("task", sorted(OTHER))
-def test_relevant_changes_change_the_key(task: str, draws: Draws) -> None:
+def test_relevant_changes_change_the_key(task: str) -> None:
     """A number, side or sign is changed in twelve entries."""
     rng = random.Random(task)
-    for item in draws.items(task, 12, seed=8):
+    for item in draws().items(task, 12, seed=8):
         changed = json.loads(item.entry)
         OTHER[task](changed, rng)
         assert problem_key(task, changed) != item.problem

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
-from honest_answers import entries_of
+from audit.rows import entries_of
 
 from rg_env.core.grading.graders import grade
 

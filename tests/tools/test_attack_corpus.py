@@ -1,6 +1,6 @@
 """Tests that, on new rows, no reply found by a cheap search scores more than the shipped table states.
 
-The attacks are the search itself (`tools/cheap_replies.py`): thousands of replies per task, derived from the question's
+The attacks are the search itself (`tools/audit/search.py`): thousands of replies per task, derived from the question's
 text, from gold answers to other questions, and from tricks with numbers, formulas and formatting.
 """
 
@@ -8,8 +8,8 @@ import os
 from math import sqrt
 
 import pytest
-from cheap_replies import SHORTCUTS, Found, search
-from graded_rows import rows_of
+from audit.rows import rows_of
+from audit.search import SHORTCUTS, Found, search
 
 from rg_env.core.grading.audit import kept
 from rg_env.core.tasks.task_table import load_table

@@ -6,13 +6,13 @@ import re
 from collections.abc import Callable, Sequence
 
 import pytest
-from cheap_replies import Search, features, from_golds, search
-from constant_answers import best_constants
-from graded_rows import GradedRows, Paid, rows_of
+from audit.changes import CHANGES
+from audit.constants import best_constants
+from audit.parts import MOST_CHARS, parts
+from audit.rows import GradedRows, Paid, rows_of
+from audit.search import Search, features, from_golds, search
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from question_parts import MOST_CHARS, parts
-from reply_changes import CHANGES
 
 Pays = Callable[[str, str, str], float]
 """A planted grader, which returns the value of a reply given the question, the gold answer and the reply."""

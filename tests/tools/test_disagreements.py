@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from disagreements import explanation
+from audit.disagreements import explanation
 
 DATA = Path(__file__).parents[1] / "data" / "disagreements.yaml"
 CASES = yaml.safe_load(DATA.read_text(encoding="utf-8"))

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import grader_audit
+from audit.__main__ import PATH, write
 
 from rg_env.core.grading.audit import HEADER, Audit, kept, line
 
@@ -14,23 +14,23 @@ CHECKOUT = Path(__file__).parents[2]
 
 def test_one_task_is_measured() -> None:
     """The result is printed on one line under the header, and the shipped file is unchanged."""
-    before = grader_audit.PATH.read_bytes()
-    options = ["--measure", "chain_sum", "--items", "5", "--seeds", "1", "--rows", "20", "--processes", "1"]
-    command = [sys.executable, "tools/grader_audit.py", *options]
+    before = PATH.read_bytes()
+    options = ["chain_sum", "--items", "5", "--seeds", "1", "--rows", "20", "--processes", "1"]
+    command = [sys.executable, "-m", "tools.audit", *options]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     header, measured, *_ = done.stdout.splitlines()
     assert header == HEADER
     assert measured.startswith("chain_sum ")
     assert measured.split()[2:9:6] == ["5/5", "5/5"]  # gold answers and problem keys
-    assert grader_audit.PATH.read_bytes() == before
+    assert PATH.read_bytes() == before
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     """Results of other tasks are kept, but examples are not saved."""
     path = tmp_path / "audit.json"
     path.write_text('{\n  "gcd": {"items": 7}\n}\n')
-    grader_audit.write([Audit("maze", items=5, constant=0.123456, constant_reply="'é'", examples=["x"])], path)
+    write([Audit("maze", items=5, constant=0.123456, constant_reply="'é'", examples=["x"])], path)
     assert kept(path) == {
         "gcd": Audit("gcd", items=7),
         "maze": Audit("maze", items=5, constant=0.1235, constant_reply="'é'"),

@@ -2,8 +2,7 @@
 
     rg-env tasks --audit
 
-`tools/grader_audit.py`, which requires a checkout of the repository, takes the measurements and writes
-`task_audit.json`.
+`tools/audit`, which requires a checkout of the repository, takes the measurements and writes `task_audit.json`.
 """
 
 import json

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import yaml
-from answer_wrappings import LABELS, WRAPPINGS, taken
-from disagreements import DISAGREEMENTS, explanation
-from grader_audit import SLOW
+from audit.__main__ import SLOW
+from audit.disagreements import DISAGREEMENTS, explanation
+from audit.honest import compare
+from audit.wrappings import LABELS, WRAPPINGS, taken
 from grader_cases import entries, entry
-from honest_answers import compare
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from drawn_items import Draws
+from audit.rows import draws
 from grader_cases import entries
 
 from rg_env.core.grading.extraction import Extraction
@@ -91,7 +91,7 @@ def assert_quick(task: str, entry: dict[str, Any], config: dict[str, Any], step:
 @pytest.mark.parametrize("task", LONG_GOLD)
 def test_long_answers_to_long_gold_answers_are_graded_in_time(task: str) -> None:
     config = working_levels(task)[LONG_GOLD[task]]
-    (item,) = Draws().items(task, 1, 3, config)
+    (item,) = draws().items(task, 1, 3, config)
     assert_quick(task, json.loads(item.entry), config, 300)
 
 

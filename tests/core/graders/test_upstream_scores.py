@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from disagreements import explanation
+from audit.disagreements import explanation
 
 from rg_env.core.grading.extraction import Extraction
 from rg_env.core.grading.graders.common import prefix

@@ -6,10 +6,9 @@ found this way are corrected in `core.grading.graders.gold`; questions without a
 """
 
 import json
-from functools import cache
 
 import pytest
-from drawn_items import Draws
+from audit.rows import draws
 
 from rg_env.core.grading.graders import forms, grade
 from rg_env.core.tasks.task_table import load_table, working_levels
@@ -47,13 +46,8 @@ HARDER = {
 """Tasks with higher levels that the library generates too slowly or these solvers cannot solve."""
 
 
-@cache
-def _draws() -> Draws:
-    return Draws()
-
-
 def _check(task: str, n: int, seed: int, config: dict[str, object] | None = None) -> None:
-    for item in _draws().items(task, n, seed, config):
+    for item in draws().items(task, n, seed, config):
         answer, gold = SOLVERS[task](item.question), item.gold or ""
         shown = f"solved {answer!r}, gold {gold!r}: {item.question}"
         assert grade(task, config or {}, json.loads(item.entry), answer) == 1.0, shown

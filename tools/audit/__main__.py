@@ -1,13 +1,13 @@
 """Audit the grader of each task; results are stored in `rg_env/core/grading/task_audit.json`.
 
-    .venv/bin/python tools/grader_audit.py --measure                      # all tasks, on all cores
-    .venv/bin/python tools/grader_audit.py --measure gcd maze --rows 100  # two tasks
-    .venv/bin/python tools/grader_audit.py --measure --write              # update the table
+    .venv/bin/python -m tools.audit                      # all tasks, on all cores
+    .venv/bin/python -m tools.audit gcd maze --rows 100  # two tasks
+    .venv/bin/python -m tools.audit --write              # update the table
 
 For each task, the audit checks whether gold answers are graded as right, and whether our grader and the library's agree
-on honest answers (`honest_answers`). It also measures the scores of the best constant answer and the best cheap reply
-(`constant_answers`, `cheap_replies`) and the number of distinct problems. `rg-env tasks --audit` prints the shipped
-table. The exit code is 1 if a gold answer is graded as wrong or a disagreement with the library is unexplained.
+on honest answers (`honest`). It also measures the scores of the best constant answer and the best cheap reply
+(`constants`, `search`) and the number of distinct problems. `rg-env tasks --audit` prints the shipped table. The exit
+code is 1 if a gold answer is graded as wrong or a disagreement with the library is unexplained.
 """
 
 import argparse
@@ -18,31 +18,22 @@ from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
-from cheap_replies import SHORTCUTS, SOLUTIONS, Found, search
-from graded_rows import rows_of
-from honest_answers import compare
-
 from rg_env.core.grading.audit import HEADER, PATH, Audit, kept, line
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import shipped_table
 
-SLOW = {
-    "countdown": 0.5,
-    "futoshiki": 0.1,
-    "game_of_life": 0.5,
-    "intermediate_integration": 0.4,
-    "knight_swap": 0.1,
-    "polynomial_equations": 0.5,
-    "polynomial_multiplication": 0.5,
-    "puzzle24": 0.3,
-    "quantum_lock": 0.5,
-    "rearc": 0.5,
-    "rubiks_cube": 0.5,
-    "rush_hour": 0.5,
-    "sokoban": 0.3,
-    "sudoku": 0.5,
-    "zebra_puzzles": 0.4,
+from .honest import compare
+from .rows import rows_of
+from .search import SHORTCUTS, SOLUTIONS, Found, search
+
+_BY_SHARE = {
+    0.1: "futoshiki knight_swap",
+    0.3: "puzzle24 sokoban",
+    0.4: "intermediate_integration zebra_puzzles",
+    0.5: "countdown game_of_life polynomial_equations polynomial_multiplication quantum_lock rearc rubiks_cube "
+    "rush_hour sudoku",
 }
+SLOW = {task: share for share, tasks in _BY_SHARE.items() for task in tasks.split()}
 """Fraction of the usual number of questions and rows, for tasks with questions that the library is slow to generate
 (about 10 to 400 ms each)."""
 _MOST_SHOWN = 200
@@ -64,7 +55,7 @@ def measure(task: str, items: int, seeds: int, rows: int) -> Audit:
     _, result.partial, result.partial_reply = _shown(found.partial)
     result.solution, _, result.solution_reply = _shown(found.solution)
     if found.solution:
-        result.solution_reply += f": {SOLUTIONS[task][1]}"
+        result.solution_reply += f": {SOLUTIONS[task]['why']}"
     return result
 
 
@@ -89,9 +80,9 @@ def write(audits: Iterable[Audit], path: Path = PATH) -> None:
 def main() -> int:
     """Audit the tasks. Print each result as soon as it is available, and store it with `--write`."""
     parser = argparse.ArgumentParser(
-        prog="tools/grader_audit.py", description="Audit the graders of all tasks, or of some tasks."
+        prog="python -m tools.audit", description="Audit the graders of all tasks, or of some tasks."
     )
-    parser.add_argument("--measure", nargs="*", required=True, metavar="TASK", help="tasks; default: all")
+    parser.add_argument("tasks", nargs="*", metavar="TASK", help="tasks; default: all")
     parser.add_argument("--items", type=int, default=100, help="questions per seed for honest answers; default: 100")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds; default: 3")
     parser.add_argument("--rows", type=int, default=200, help="rows from each split for the searches; default: 200")
@@ -100,7 +91,7 @@ def main() -> int:
     )
     parser.add_argument("--write", action="store_true", help=f"store the results in {PATH.name}")
     options = parser.parse_args()
-    tasks = list(Mixture.parse(options.measure).names) if options.measure else list(shipped_table())
+    tasks = list(Mixture.parse(options.tasks).names) if options.tasks else list(shipped_table())
     before = kept()
     tasks.sort(key=lambda task: before[task].draw_ms if task in before else 0)  # fast tasks first
     fine = True

@@ -4,7 +4,6 @@ Honest answers are those that a model might actually give: the gold answer, smal
 questions. The library's graders are safe on honest answers, but not on arbitrary text.
 """
 
-import json
 import random
 import re
 import time
@@ -12,10 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
-
-from answer_wrappings import taken
-from disagreements import explanation, why
-from drawn_items import Draws
 
 from rg_env.core.data.problem_keys import problem_key
 from rg_env.core.grading.audit import Audit
@@ -26,9 +21,13 @@ from rg_env.core.grading.graders.gold import NO_OPTIONS, corrected
 from rg_env.core.grading.scoring import CORRECT_FROM
 from rg_env.core.grading.workers import WorkerPool
 
+from .disagreements import DISAGREEMENTS, explanation
+from .rows import draws, entries_of
+from .wrappings import taken
+
 LIBRARY_S = 20.0
 WRAPPED = 100
-"""Maximum number of gold answers to try in each wrapping (see `answer_wrappings`)."""
+"""Maximum number of gold answers to try in each wrapping (see `wrappings`)."""
 _OPPOSITES = [("True", "False"), ("Yes", "No"), ("yes", "no"), ("true", "false"), ("knight", "knave")]
 
 
@@ -98,10 +97,10 @@ def compare(task: str, items: int = 100, seeds: Sequence[int] = (0,), config: Ma
     graded = 0
     for seed in seeds:
         entries_of(task, 1, seed, config)  # imports modules and loads word lists, which must not be timed
-        start, passed_over = time.perf_counter(), _draws().passed_over[task]
+        start, passed_over = time.perf_counter(), draws().passed_over[task]
         drawn = entries_of(task, items, seed, config)
         drawing += time.perf_counter() - start
-        result.left_out += _draws().passed_over[task] - passed_over
+        result.left_out += draws().passed_over[task] - passed_over
         entries += drawn
         for honest in honest_answers(task, drawn, seed, config):
             answer = honest.answer.strip()
@@ -141,7 +140,7 @@ def _differs(result: Audit, honest: Honest, right: bool) -> None:
     example = f"{_around(honest.answer, apart)} is {verdict}, gold {_around(gold, apart)}"
     kind = explanation(result.task, honest.entry, honest.answer, right)
     if kind is not None:
-        known = {"count": 0, "why": why(result.task, kind), "example": example}
+        known = {"count": 0, "why": DISAGREEMENTS[result.task][kind]["why"], "example": example}
         result.kinds.setdefault(kind, known)["count"] += 1
         return
     result.unexplained += 1
@@ -177,13 +176,3 @@ def _library_value(task: str, config: dict[str, Any], entry: dict[str, Any], ans
     if outcome.status in ("timed_out", "died"):
         return None
     return float(outcome.value) if outcome.status == "ok" else 0.0
-
-
-@cache
-def _draws() -> Draws:
-    return Draws()
-
-
-def entries_of(task: str, n: int, seed: int = 0, config: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-    """Return `n` entries, drawn as for rows and with our fixes to the library, but without removing duplicates."""
-    return [json.loads(item.entry) for item in _draws().items(task, n, seed, config)]

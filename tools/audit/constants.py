@@ -1,4 +1,4 @@
-"""Search for the constant answer that is most often right on training rows; `cheap_replies` measures it on other rows.
+"""Search for the constant answer that is most often right on training rows; `search` measures it on other rows.
 
 Candidates are the gold answers, their parts, answers that are common in many tasks (`USUAL`), short formulas, and the
 majority vote of the gold answers at each position (for colorings and boards). The best candidates are then changed
@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from graded_rows import GradedRows, Paid
+from .rows import GradedRows, Paid
 
 USUAL = (
     *map(str, range(-10, 101)),

@@ -53,6 +53,14 @@ def _fields(change: Callable[[list[str]], Sequence[str]], separator: str = " ") 
     return changed
 
 
+def _split(text: str) -> list[str]:
+    return text.replace(",", " ").split()
+
+
+def _joined(separator: str) -> Change:
+    return lambda text, question: separator.join(_split(text))
+
+
 def _numbers(change: Callable[[float], float]) -> Change:
     """Return a change to the reply's last number."""
 
@@ -67,6 +75,11 @@ def _numbers(change: Callable[[float], float]) -> Change:
     return changed
 
 
+def _exchanged(one: str, other: str) -> Change:
+    return lambda text, question: text.replace(one, "\0").replace(other, one).replace("\0", other)
+
+
+_OPPOSITES = (("0", "1"), ("left", "right"), ("up", "down"), ("+", "-"))
 _FORMS = (
     # several values, doubt, denial
     *("{a} or {a}", "{a} and {a}", "not {a}", "either {a} or not {a}", "maybe {a}", "{a}?", "{a}!", "~{a}", "≈ {a}"),
@@ -121,15 +134,9 @@ CHANGES: dict[str, Change] = {
     "fields twice": _fields(lambda fields: [field for field in fields for _ in (0, 1)]),
     "two fields exchanged": _fields(lambda fields: [*fields[1::-1], *fields[2:]]),
     "count of fields": lambda text, question: str(len(text.split())),
-    "joined by + ": lambda text, question: " + ".join(text.replace(",", " ").split()),
-    "joined by * ": lambda text, question: " * ".join(text.replace(",", " ").split()),
-    "joined by × ": lambda text, question: " × ".join(text.replace(",", " ").split()),
-    "joined by - ": lambda text, question: " - ".join(text.replace(",", " ").split()),
-    "joined by → ": lambda text, question: " → ".join(text.replace(",", " ").split()),
-    "fields as JSON texts": lambda text, question: json.dumps(text.replace(",", " ").split(), ensure_ascii=False),
-    "each field as a JSON list": lambda text, question: json.dumps(
-        [[field] for field in text.replace(",", " ").split()], ensure_ascii=False
-    ),
+    **{f"joined by {sign} ": _joined(f" {sign} ") for sign in "+*×-→"},
+    "fields as JSON texts": lambda text, question: json.dumps(_split(text), ensure_ascii=False),
+    "each field as a JSON list": lambda text, question: json.dumps([[f] for f in _split(text)], ensure_ascii=False),
     "lines backward": lambda text, question: "\n".join(text.splitlines()[::-1]),
     "lines sorted": lambda text, question: "\n".join(sorted(text.splitlines())),
     "twice": lambda text, question: f"{text} {text}",
@@ -146,13 +153,10 @@ CHANGES: dict[str, Change] = {
     "full-width digits": lambda text, question: text.translate(_FULL_WIDTH),
     "superscript digits": lambda text, question: text.translate(_SUPERSCRIPT),
     "zero-width spaces inside": lambda text, question: "\u200b".join(text[:500]),
-    "0 and 1 exchanged": lambda text, question: text.translate(str.maketrans("01", "10")),
     "every digit made 0": lambda text, question: re.sub(r"\d", "0", text),
     "every 0 made 1": lambda text, question: text.replace("0", "1"),
     "every _ made 1": lambda text, question: text.replace("_", "1"),
-    "left and right exchanged": lambda text, question: _exchanged(text, "left", "right"),
-    "up and down exchanged": lambda text, question: _exchanged(text, "up", "down"),
-    "+ and - exchanged": lambda text, question: _exchanged(text, "+", "-"),
+    **{f"{one} and {other} exchanged": _exchanged(one, other) for one, other in _OPPOSITES},
     "moves undone": lambda text, question: " ".join(
         move[:-1] if move.endswith("'") else move + "'" for move in text.split()[::-1]
     ),
@@ -160,10 +164,6 @@ CHANGES: dict[str, Change] = {
 }
 
 JOINS = (" ", ", ", "\n", " or ", " and ", "/", " = ", " + ", "", " → ", "; ")
-
-
-def _exchanged(text: str, one: str, other: str) -> str:
-    return text.replace(one, "\0").replace(other, one).replace("\0", other)
 
 
 @dataclass(frozen=True)

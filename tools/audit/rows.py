@@ -1,15 +1,68 @@
-"""Rows of one task and the scores of answers to them, used by the searches for constant answers and cheap replies."""
+"""What the audit measures on: items drawn without selection, and selected rows with the scores of answers to them."""
 
+import atexit
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cache
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rg_env.core.data.dataset import Row, build_rows, build_splits
+from rg_env.core.data.generation import Drawer, Request
+from rg_env.core.data.items import Item
 from rg_env.core.data.splits import Split
 from rg_env.core.grading.extraction import Extraction
 from rg_env.core.grading.scoring import score_extraction
-from rg_env.errors import TooFewQuestionsError
+from rg_env.core.tasks.mixture import TaskSpec
+from rg_env.errors import InputError, TooFewQuestionsError
+
+
+class Draws:
+    """Source of items from both splits; questions may repeat.
+
+    One process is kept until the program ends, because starting it takes a second, and importing a task takes a few
+    tenths of a second.
+    """
+
+    def __init__(self) -> None:
+        self._drawer = Drawer({})
+        self.passed_over: Counter[str] = Counter()
+        """Number of draws that yielded no question, by task; see `core.tasks.library_fixes.LEFT_OUT` for the
+        reasons."""
+        atexit.register(self._drawer.process.kill)
+        self._drawer.wait_ready()
+
+    def items(self, task: str, n: int, seed: int = 0, config: Mapping[str, Any] | None = None) -> list[Item]:
+        """Return the first `n` items of `task` for a user's `seed`; draws that yield no question are skipped.
+
+        Raises:
+            InputError: the library refuses the options, or the task yields no question.
+            GenerationError: a draw takes too long, or the process dies.
+        """
+        request = Request(TaskSpec(name=task, config=dict(config or {})), seed, {"train": 1, "eval": 1})
+        found: list[Item] = []
+        first = 0
+        while len(found) < n:
+            draws = range(first, first + n - len(found))
+            questions = [item for item, _ in self._drawer.draw(request, draws) if item]
+            self.passed_over[task] += len(draws) - len(questions)
+            found += questions
+            first = draws.stop
+            if not found and first > 1000:
+                raise InputError(f"task {task!r} yields no question in {first} draws")
+        return found
+
+
+@cache
+def draws() -> Draws:
+    """Return this process's source of items."""
+    return Draws()
+
+
+def entries_of(task: str, n: int, seed: int = 0, config: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    """Return `n` entries, drawn as for rows and with our fixes to the library, but without removing duplicates."""
+    return [json.loads(item.entry) for item in draws().items(task, n, seed, config)]
 
 
 class Paid(NamedTuple):
@@ -33,11 +86,6 @@ class GradedRows:
 
     def __len__(self) -> int:
         return len(self.questions)
-
-    def entry(self, index: int) -> dict[str, object]:
-        """Return the library's entry for a row."""
-        entry: dict[str, object] = json.loads(self._infos[index]["entry"])
-        return entry
 
     def values(self, answers: Sequence[str]) -> list[Paid]:
         """Score the answers to the first rows, in order; there may be fewer answers than rows.

@@ -1,7 +1,7 @@
 """Text that a reply can copy or compute from a question without understanding it: `parts(question)`.
 
 Every part is a string with a name such as "last number of the last line" or "first grid, transposed". A name has the
-same meaning in every question, so each name is a strategy, and `cheap_replies` searches for names whose parts score.
+same meaning in every question, so each name is a strategy, and `search` looks for names whose parts score.
 Nothing in this module is specific to a task.
 """
 

@@ -1,6 +1,11 @@
-"""Checks for kinds of honest answers that the library's grader gets wrong (see `disagreements`).
+"""Kinds of honest answers on which the library's grader and ours disagree, and the checks that recognize them.
 
-Each check takes the stripped answer and the entry, and never calls a grader.
+`disagreements.yaml` lists the kinds of each task with the reason why ours is right. The audit assigns each disagreement
+to the first kind of its task that has our verdict and whose check succeeds. A disagreement that fits no kind is
+unexplained and fails the audit.
+
+A check takes the stripped answer and the entry (and the argument from the file, if any), and never calls a grader: it
+proves that the reason applies to this answer, so that a bug of ours is not attributed to the library.
 """
 
 import functools
@@ -8,8 +13,12 @@ import itertools
 import json
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 from rg_env.core.grading.graders import forms, logic
 from rg_env.core.grading.graders.common import Entry
@@ -20,24 +29,50 @@ from rg_env.core.grading.graders.move_games import read_board
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
+DISAGREEMENTS: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(
+    Path(__file__).with_name("disagreements.yaml").read_text(encoding="utf-8")
+)
+"""Kinds of disagreement by task and short name."""
+
+
+def explanation(task: str, entry: Entry, answer: str, right: bool) -> str | None:
+    """Return the name of this disagreement's kind, given our verdict `right`, or None if it is unexplained."""
+    for name, kind in DISAGREEMENTS.get(task, {}).items():
+        arguments = [kind["argument"]] if "argument" in kind else []
+        if kind["right"] is right and globals()[kind["check"]](answer.strip(), entry, *arguments):
+            return name
+    return None
+
+
 def _numbers(text: str) -> list[float]:
     return [float(number) for number in _NUMBER.findall(text)]
 
 
-def within(answer: str, entry: Entry, most: Callable[[float], float], separators: str = r"[\s,'\[\]]+") -> bool:
-    """Whether some numbers in the answer differ from the gold numbers, but by at most `most(gold number)`, and none is
-    missing or extra."""
+def within(answer: str, entry: Entry, most: float, relative: float = 0.0) -> bool:
+    """Whether some numbers in the answer differ from the gold numbers, but by at most `most` plus the share `relative`
+    of the gold number, and none is missing or extra."""
     gold = _numbers(entry["answer"])
-    parts = [part for part in re.split(separators, answer) if part]
+    parts = [part for part in re.split(r"[\s,'\[\]]+", answer) if part]
     if len(parts) != len(gold) or not all(_NUMBER.fullmatch(part) for part in parts):
         return False
     given = [float(part) for part in parts]
-    return given != gold and all(abs(a - b) <= most(b) * (1 + 1e-9) for a, b in zip(given, gold, strict=True))
+    limits = [(most + relative * abs(number)) * (1 + 1e-9) for number in gold]
+    return given != gold and all(abs(a - b) <= limit for a, b, limit in zip(given, gold, limits, strict=True))
 
 
-def same_but_for(signs: str) -> Callable[[str, Entry], bool]:
-    """Return a check that the answer equals the gold answer if matches of the pattern `signs` are ignored."""
-    return lambda answer, entry: re.sub(signs, "", answer) == re.sub(signs, "", str(entry["answer"]))
+def within_percent(answer: str, entry: Entry) -> bool:
+    """Whether the answer's numbers differ from the gold numbers by at most 1% (or 0.000001)."""
+    return within(answer, entry, 1e-6, relative=1e-2)
+
+
+def angle_within(answer: str, entry: Entry, most: float) -> bool:
+    """Whether the answer is within `most` of the stored angle if degree signs are ignored."""
+    return within(answer.replace("°", ""), entry, most)
+
+
+def same_but_for(answer: str, entry: Entry, signs: str) -> bool:
+    """Whether the answer equals the gold answer if matches of the pattern `signs` are ignored."""
+    return re.sub(signs, "", answer) == re.sub(signs, "", str(entry["answer"]))
 
 
 def is_json(answer: str) -> bool:
@@ -50,7 +85,7 @@ def is_json(answer: str) -> bool:
 
 def degree_sign_inside(answer: str, entry: Entry) -> bool:
     """Whether the answer is within 0.01 of the stored angle, but has a degree sign that is not at its end."""
-    near = within(answer.replace("°", ""), entry, lambda gold: 0.01)
+    near = angle_within(answer, entry, 0.01)
     return "°" in answer.rstrip("°") and (near or _numbers(answer.replace("°", "")) == _numbers(entry["answer"]))
 
 
@@ -149,13 +184,6 @@ def role_of_nobody(answer: str, entry: Entry) -> bool:
 def more_words(answer: str, entry: Entry) -> bool:
     given, gold = answer.casefold().split(), entry["answer"].casefold().split()
     return len(given) > len(gold) and given[: len(gold)] == gold
-
-
-def another_candidate(answer: str, entry: Entry) -> bool:
-    """Whether the answer is at least as close to another candidate as to the right candidate."""
-    value, gold = float(answer.replace(",", "")), entry["metadata"]["solution"]
-    others = [other for other in entry["metadata"]["candidates"] if other != gold]
-    return any(abs(value - other) <= abs(value - gold) + 1e-6 for other in others)
 
 
 def no_formula(answer: str, entry: Entry) -> bool:
@@ -283,9 +311,30 @@ def more_roots(answer: str, entry: Entry) -> bool:
     return len(given) > len(gold) and all(any(abs(a - b) <= 1e-4 for a in given) for b in gold)
 
 
-def matches(pattern: str, flags: int = 0) -> Callable[[str, Entry], bool]:
-    """Return a check that the answer contains a match of this regular expression."""
-    return lambda answer, entry: bool(re.search(pattern, answer, flags))
+def matches(answer: str, entry: Entry, pattern: str) -> bool:
+    """Whether the answer contains a match of this regular expression."""
+    return bool(re.search(pattern, answer))
+
+
+def empty_zero(answer: str, entry: Entry) -> bool:
+    return answer == "0" and not entry["answer"]
+
+
+def another_text(answer: str, entry: Entry) -> bool:
+    return answer.casefold() != entry["answer"].casefold()
+
+
+def always_true(answer: str, entry: Entry) -> bool:
+    return entry["metadata"]["equation"].strip() == "0 = 0"
+
+
+def more_moves(answer: str, entry: Entry) -> bool:
+    return answer.lower().count("move") > entry["metadata"]["solution_length"]
+
+
+def another_point(answer: str, entry: Entry) -> bool:
+    """Whether the answer is a point of the board, but not the stored one."""
+    return bool(re.fullmatch(r"[A-Za-z]\d{1,2}", answer)) and answer != entry["answer"]
 
 
 def other_numbers_as_many(answer: str, entry: Entry) -> bool:
@@ -305,10 +354,10 @@ def moves_without_json(answer: str, entry: Entry) -> bool:
     return moves > 0 and not rest.strip("[]\"', ") and not re.search(r"\w", rest) and not is_json(answer)
 
 
-def in_other_case(line: str) -> Callable[[str, Entry], bool]:
-    """Return a check that all lines match `line` if letter case is ignored, but not all lines match exactly."""
-    usual, any_case = re.compile(rf"(?:{line}\s*)+"), re.compile(rf"(?:{line}\s*)+", re.IGNORECASE)
-    return lambda answer, entry: bool(any_case.fullmatch(answer)) and not usual.fullmatch(answer)
+def in_other_case(answer: str, entry: Entry, line: str) -> bool:
+    """Whether all lines match `line` if letter case is ignored, but not all lines match exactly."""
+    lines = rf"(?:{line}\s*)+"
+    return bool(re.fullmatch(lines, answer, re.IGNORECASE)) and not re.fullmatch(lines, answer)
 
 
 def more_terms(answer: str, entry: Entry) -> bool:
@@ -316,14 +365,14 @@ def more_terms(answer: str, entry: Entry) -> bool:
     return "expand" in answer or len(re.findall(r"[+-]", answer)) > len(re.findall(r"[+-]", entry["answer"]))
 
 
-def stored_wrong(task: str) -> Callable[[str, Entry], bool]:
-    """Return a check that the answer is the stored one, but wrong under the question's rules (see `corrected`)."""
-    return lambda answer, entry: answer.strip("\"'") == entry["answer"] != corrected(task, entry)["answer"]
+def stored_wrong(answer: str, entry: Entry, task: str) -> bool:
+    """Whether the answer is the stored one, but wrong under the question's rules (see `corrected`)."""
+    return answer.strip("\"'") == entry["answer"] != corrected(task, entry)["answer"]
 
 
-def by_the_rules(task: str) -> Callable[[str, Entry], bool]:
-    """Return a check that the answer is the corrected gold answer, and the stored answer differs."""
-    return lambda answer, entry: answer == corrected(task, entry)["answer"] != entry["answer"]
+def by_the_rules(answer: str, entry: Entry, task: str) -> bool:
+    """Whether the answer is the corrected gold answer, and the stored answer differs."""
+    return answer == corrected(task, entry)["answer"] != entry["answer"]
 
 
 def result_of_last_round(answer: str, entry: Entry) -> bool:
@@ -336,6 +385,10 @@ def result_of_last_round(answer: str, entry: Entry) -> bool:
         hand.append(added)
         hand.remove(removed)
     return answer.casefold() == result
+
+
+def stored_result_breaks_rules(answer: str, entry: Entry) -> bool:
+    return answer == entry["answer"] and not result_of_last_round(answer, entry)
 
 
 def idle_press(answer: str, entry: Entry) -> bool:
@@ -351,8 +404,10 @@ def idle_press(answer: str, entry: Entry) -> bool:
     return False
 
 
-def undistributed_middle(entry: Entry) -> bool:
-    """Whether the premises are "All A are B" and "Some B are (not) C": neither makes a statement about every B."""
+def undistributed_middle(answer: str, entry: Entry, verdict: str) -> bool:
+    """Whether the answer is `verdict`, and the premises are "All A are B" and "Some B are (not) C": neither makes a
+    statement about every B."""
     metadata = entry["metadata"]
     first = re.fullmatch(r"All \w+ are (\w+)", metadata["premise1"])
-    return first is not None and metadata["premise2"].startswith(f"Some {first[1]} are ")
+    middle = first is not None and metadata["premise2"].startswith(f"Some {first[1]} are ")
+    return answer.casefold() == verdict and middle

@@ -2,9 +2,9 @@
 training would find.
 
 A strategy is a function of the question's text alone. The search begins with thousands of strategies: constants,
-everything that `question_parts` copies or computes, gold answers to other questions as templates, and the gold answer
+everything that `parts` copies or computes, gold answers to other questions as templates, and the gold answer
 to the most similar training question. The strategies with the best scores on a few rows are mutated and joined in pairs
-(`reply_changes`), in two rounds. Each round keeps the strategies with the highest accuracy, and a few with the highest
+(`changes`), in two rounds. Each round keeps the strategies with the highest accuracy, and a few with the highest
 partial credit, which guides the search until a reply is right. The last step tries rules that choose between two of the
 best strategies by one feature of the text (`_rule`). The winners on training rows are measured on held-out rows.
 
@@ -19,12 +19,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
+from pathlib import Path
 
 import numpy as np
-from constant_answers import best_constants
-from graded_rows import GradedRows, Paid
-from question_parts import parts
-from reply_changes import CHANGES, JOINS, Change, templates
+import yaml
+
+from .changes import CHANGES, JOINS, Change, templates
+from .constants import best_constants
+from .parts import parts
+from .rows import GradedRows, Paid
 
 TRIED = 12
 """Number of rows for the first rating of a strategy."""
@@ -77,38 +80,16 @@ class Search:
     """Number of answers graded on training rows."""
 
 
-_TWO_ANSWERS = "its two answers are equally frequent, and one is likelier "
-SHORTCUTS: dict[str, str] = {
-    "aiw": "two of its three wordings ask for one more than a number in the question",
-    "circuit_logic": _TWO_ANSWERS + "depending on the circuit's appearance",
-    "course_schedule": _TWO_ANSWERS + "the more prerequisites there are",
-    "game_of_life_halting": _TWO_ANSWERS + "the fewer cells are alive",
-    "isomorphic_strings": _TWO_ANSWERS + "the shorter the strings are",
-    "modulo_grid": "its one gap has two possible signs, which are equally frequent",
-    "ransom_note": _TWO_ANSWERS + "the longer the texts are",
-    "syllogism": _TWO_ANSWERS + "the more statements begin with it",
-}
+_KNOWN = yaml.safe_load(Path(__file__).with_name("known_replies.yaml").read_text(encoding="utf-8"))
+SHORTCUTS: dict[str, str] = _KNOWN["shortcuts"]
 """Tasks in which a cheap reply is right on more than half of the rows, and why the grader is not at fault."""
-
-_SORTED = r"(?:sorted|ascending|descending)"
-SOLUTIONS: dict[str, tuple[str, str]] = {
-    "gcd": ("greatest common divisor", "the question asks for the greatest common divisor of its numbers"),
-    "lcm": ("least common multiple", "the question asks for the least common multiple of its numbers"),
-    "number_sorting": (_SORTED, "the question asks for its numbers in sorted order"),
-    "products": (
-        "product of|least common multiple",
-        "the question asks for the product of its numbers, which is often their least common multiple",
-    ),
-    "spell_backward": ("backward", "the question asks for its word backward"),
-    "word_sequence_reversal": ("in reverse|backward", "the question asks for its words in reverse"),
-    "word_sorting": (_SORTED, "the question asks for its words in sorted order"),
-}
-"""By task, a regular expression for the names of strategies that solve the task, and an explanation of why they do."""
+SOLUTIONS: dict[str, dict[str, str]] = _KNOWN["solutions"]
+"""By task, a regular expression for the `names` of strategies that solve the task, and `why` they do."""
 
 
 def search(task: str, train: GradedRows, held_out: GradedRows, seed: int = 0, most_graded: int = 90_000) -> Search:
     """Search on `train`, and measure the winners on `held_out`; grade at most about `most_graded` answers."""
-    pattern = re.compile(SOLUTIONS[task][0]) if task in SOLUTIONS else None
+    pattern = re.compile(SOLUTIONS[task]["names"]) if task in SOLUTIONS else None
     constants = best_constants(train, 12, most_graded // 3)
     rating = _Rating(train, pattern, train.graded + most_graded * 2 // 3)
     fixed = [Strategy(f"constant {answer!r}", _constant(answer)) for answer, _ in constants]
