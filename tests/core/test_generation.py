@@ -19,7 +19,7 @@ from user_code import TASK
 from worker_pools import is_running, until
 
 from rg_env.core.data.dataset import build_rows
-from rg_env.core.data.generation import Generation, Limits, Progress, Request
+from rg_env.core.data.generation import Generation, Limits, ProgressLine, Request
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.user_code import import_user_code
 from rg_env.errors import GenerationError, InputError
@@ -47,8 +47,7 @@ Make = Callable[..., Generation]
 
 
 def test_any_number_of_processes_gives_the_same_rows(generation: Make) -> None:
-    """One process and three, with chunks of different sizes, give equal rows. Six of these tasks depend on the hash
-    seed."""
+    """One process and three give equal rows. Six of these tasks depend on the hash seed."""
     gym = [
         "ransom_note",
         "isomorphic_strings",
@@ -58,10 +57,7 @@ def test_any_number_of_processes_gives_the_same_rows(generation: Make) -> None:
         "acre",
         "syllogism",
     ]
-    one, three = (
-        generation(requests(gym, 18, 3), 1),
-        generation(requests(gym, 18, 3), 3, worth_a_process_s=1e-9, max_chunk=7),
-    )
+    one, three = generation(requests(gym, 30, 3), 1), generation(requests(gym, 30, 3), 3)
     assert one.run() == three.run()
     assert (len(one.drawers), len(three.drawers)) == (1, 3)
 
@@ -81,7 +77,7 @@ class Terminal(io.StringIO):
 )
 def test_progress_is_shown(stream: io.StringIO, after_s: float, expected: str) -> None:
     """A terminal shows one line, which is cleared at the end; a file gets a line from time to time."""
-    progress = Progress(1000, stream, after_s)
+    progress = ProgressLine(1000, stream, after_s)
     for found in (5, 6):
         progress.show(found)
     progress.close()

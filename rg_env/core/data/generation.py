@@ -2,18 +2,16 @@
 
 Rows are never drawn in the user's process, because the items of six tasks depend on `PYTHONHASHSEED`, some draws never
 end, and importing the library takes 2.5 s. Each process receives chunks of draws. The drawn items are put back in
-order, so the rows do not depend on the number of processes. The processes run `core.data.items`, and each is served by
-its own thread.
+order, so the rows do not depend on the number of processes. The processes run `core.data.items`.
 """
 
-import math
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -32,15 +30,16 @@ FAILED_DRAWS = 20
 library's defaults (one maze in several thousand has no path). A draw that fails does so on every
 machine."""
 
-_CHUNK_S = 0.25
-_FIRST_CHUNK = 16
+_CHUNK = 8
+"""Maximum number of draws in one job."""
+_ROWS_PER_PROCESS = 100
+"""Number of requested rows for which another process is started. Starting a process takes about a second."""
 _SHARE = {"train": 1 - EVAL_SHARE, "eval": EVAL_SHARE}
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Time limits for draws, and settings for dividing draws among processes. None of these changes which rows are
-    drawn."""
+    """Time limits for draws. They do not change which rows are drawn."""
 
     draw_cpu_s: int = 60
     """CPU time limit per draw, in seconds. The same limit applies to starting a process and to importing a task. A
@@ -49,11 +48,6 @@ class Limits:
     silence_s: float = 600.0
     """Seconds without a reply after which a process is considered stuck. This limit catches draws that block without
     using CPU time."""
-    max_chunk: int = 1000
-    """Maximum number of draws in one job."""
-    worth_a_process_s: float = 1.0
-    """Seconds for which a single process draws before more processes are started, each of which takes about a second to
-    start. Two processes share a walk only if the walk's remaining draws would take longer than this time."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +71,6 @@ class _Walk:
         self.planned = 0
         self.processes = 0
         """Number of processes that are currently drawing this walk's items."""
-        self.draw_s = 0.0  # seconds per draw, or 0 if not yet known
         self._arrived: dict[int, tuple[Item | None, str]] = {}
         self._failed = 0
 
@@ -123,10 +116,9 @@ class _Walk:
             needed = max(needed, missing / rate)
         return max(0, int(needed * 1.05 + 1) - (self.planned - self.selection.draws)) if needed else 0
 
-    def plan(self, most: int) -> range:
-        """Return the next draws to hand out, at most `most`."""
-        size = min(most, max(1, int(_CHUNK_S / self.draw_s))) if self.draw_s else _FIRST_CHUNK
-        first, self.planned = self.planned, self.planned + min(size, self.to_plan())
+    def plan(self) -> range:
+        """Return the next draws to hand out."""
+        first, self.planned = self.planned, self.planned + min(_CHUNK, self.to_plan())
         return range(first, self.planned)
 
     def rows(self) -> dict[Split, list[Row]]:
@@ -192,7 +184,8 @@ class Drawer:
 
 
 class Generation:
-    """Schedules the draws for `requests` across at most `processes` processes (default: one per core)."""
+    """Draws for `requests` in at most `processes` processes (default: one per core), each of which is served by a
+    thread."""
 
     def __init__(self, requests: Sequence[Request], processes: int | None = None, limits: Limits | None = None) -> None:
         self.drawers: list[Drawer] = []
@@ -203,9 +196,7 @@ class Generation:
         self._walks = [_Walk(request) for request in requests]
         self._imports = sources() if any(is_user_task(request.spec.name) for request in requests) else {}
         self._changed = threading.Condition()
-        """Condition that is held while the walks and the attributes below are used, and notified when they change."""
-        self._ready_at = math.inf
-        """Time at which the first process became ready."""
+        """Condition that is held while the walks are used, and notified when they change."""
         self._is_over = False
 
     def run(self) -> list[dict[Split, list[Row]]]:
@@ -216,19 +207,16 @@ class Generation:
             GenerationError: a draw takes too long, or a process cannot be started or dies.
         """
         total = self._rows_missing()
-        progress = Progress(total, sys.stderr)
-        pool, served = ThreadPoolExecutor(self._most), list[Future[None]]()
+        progress = ProgressLine(total, sys.stderr)
+        pool = ThreadPoolExecutor(self._most)
         try:
-            with self._changed:
-                while missing := self._rows_missing():
-                    progress.show(total - missing)
-                    is_long = time.monotonic() - self._ready_at > self._limits.worth_a_process_s
-                    for drawer in self._start(self._most if is_long else 1):
-                        served.append(pool.submit(self._serve, drawer))
-                    self._changed.wait(0.1)
-                    for future in served:
-                        if future.done():
-                            future.result()  # raises the error that ended the thread
+            for _ in range(min(self._most, -(-total // _ROWS_PER_PROCESS))):
+                self.drawers.append(Drawer(self._imports, self._limits))
+            served = [pool.submit(self._serve, drawer) for drawer in self.drawers]
+            while missing := self._rows_missing():
+                progress.show(total - missing)
+                for future in wait(served, 0.1, FIRST_COMPLETED).done:
+                    future.result()  # raises the error that ended the thread
         finally:  # also runs after errors and Ctrl-C
             progress.close()
             with self._changed:
@@ -242,57 +230,44 @@ class Generation:
         return [walk.rows() for walk in self._walks]
 
     def _rows_missing(self) -> int:
-        return sum(sum(walk.missing().values()) for walk in self._walks)
-
-    def _start(self, count: int) -> Iterator[Drawer]:
-        """Start and yield processes until there are `count`, but start at most one per chunk of draws to hand out."""
-        chunks = sum(-(-walk.to_plan() // _FIRST_CHUNK) for walk in self._walks)
-        for _ in range(min(count - len(self.drawers), chunks)):
-            self.drawers.append(Drawer(self._imports, self._limits))
-            yield self.drawers[-1]
+        with self._changed:
+            return sum(sum(walk.missing().values()) for walk in self._walks)
 
     def _serve(self, drawer: Drawer) -> None:
-        """Hand draws to a process and collect its items until generation is over. This method runs in a thread."""
+        """Hand draws to a process and collect its items until every row is found. This method runs in a thread."""
         walk = None
         drawer.wait_ready()
-        with self._changed:
-            self._ready_at = min(self._ready_at, time.monotonic())
         while work := self._next_work(walk):
             walk, draws = work
-            start = time.monotonic()
             for index, (item, failure) in zip(draws, drawer.draw(walk.request, draws), strict=True):
                 with self._changed:
                     walk.add(index, item, failure)
-                    if not walk.missing():
-                        self._changed.notify_all()
-            mean = (time.monotonic() - start) / len(draws)
+                if not walk.missing() and not self._rows_missing():
+                    return
             with self._changed:
-                walk.draw_s = (walk.draw_s + mean) / 2 if walk.draw_s else mean
                 self._changed.notify_all()
 
     def _next_work(self, last: _Walk | None) -> tuple[_Walk, range] | None:
         """Wait for and return the next draws for a process that last worked on the walk `last`. Returns None when
         generation is over.
 
-        Opening a task takes up to 3 s, so a process stays with its walk while draws remain. After that, it prefers a
-        walk that has not been started, and then the walk with the most work left. Processes share a walk only if its
-        remaining draws would take longer than `worth_a_process_s`.
+        Opening a task takes up to 3 s, so a process stays with its walk while draws remain. After that, it prefers the
+        walk with the fewest processes, and then the one with the most draws left.
         """
         with self._changed:
             if last:
                 last.processes -= 1
             while not self._is_over:
-                left_s = {walk: n * walk.draw_s for walk in self._walks if (n := walk.to_plan())}  # 0 if not yet timed
-                walks = [w for w in left_s if not w.processes or left_s[w] > self._limits.worth_a_process_s]
-                if walks:
-                    walk = last if last in walks else max(walks, key=lambda w: (not w.planned, left_s[w]))
+                left = {walk: n for walk in self._walks if (n := walk.to_plan())}
+                if left:
+                    walk = last if last in left else min(left, key=lambda w: (w.processes, -left[w]))
                     walk.processes += 1
-                    return walk, walk.plan(self._limits.max_chunk)
+                    return walk, walk.plan()
                 self._changed.wait()
         return None
 
 
-class Progress:
+class ProgressLine:
     """A progress display for slow generation. On a terminal, a single line is updated in place. In a file, a line is
     added every 20 seconds."""
 
