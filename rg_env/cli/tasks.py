@@ -4,16 +4,35 @@ import argparse
 import json
 from collections.abc import Sequence
 from textwrap import indent
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rg_env.core.text import counted
 from rg_env.errors import InputError, unknown_name
+
+if TYPE_CHECKING:
+    from rg_env.core.grading.audit import Audit
 
 _LEGEND = """
 levels: highest difficulty level (levels start at 0; set with `level: 2` in a task's mapping); -: no levels
 draw:   milliseconds to generate a question    distinct: unique questions / questions drawn
 gold:   share of questions with a stored answer    constant: accuracy of the best constant answer
 `rg-env tasks NAME --show 2` shows one task, and `rg-env tasks --audit` shows the grader audit"""
+
+GUESSABLE = 0.3
+"""Threshold for the accuracy of the best constant answer, above which the audit's table marks a task."""
+AUDIT_HEADER = (
+    f"{'task':24} {'grader':34} {'gold':>9} {'agrees':>7} {'wrapping':>8} {'constant':>9} {'exploit':>8} "
+    f"{'partial':>8} {'keys':>9} {'left out':>8} {'corrected':>9} {'draw ms':>8} {'grade us':>8}"
+)
+
+_AUDIT_LEGEND = f"""\
+gold: gold answers that score 1.0    agrees: share of honest answers on which the library's grader agrees with ours
+wrapping: share of harmless variants of right answers that are accepted
+constant: accuracy of the best constant answer (*: above {GUESSABLE:g})
+exploit: accuracy of the best reply that does not solve the question
+partial: mean score, with partial credit, of the best reply that does not solve the question
+keys: distinct problems / questions drawn    left out: questions excluded    corrected: stored answers replaced
+draw ms: milliseconds to draw a question    grade us: microseconds to grade an answer"""
 
 
 def add(commands: Any) -> None:
@@ -81,7 +100,7 @@ def records(category: str | None = None, sort: str = "category") -> list[dict[st
             "questions": measured.items,
             "gold": round(1 - measured.without_gold / measured.items, 2),
             "constant": round(measured.constant, 2),
-            "grader": audit.grader_name(task),
+            "grader": _grader_name(task),
             "options": entry["options"],
         }
         if category in (None, record["category"]):
@@ -128,7 +147,7 @@ def one_task(name: str, level: int | None = None, show: int = 0, seed: int = 0) 
         lines += [f"  {attribute}: {len(steps) - 1}" for attribute, steps in entry["levels"].items()]
     lines += [f"  level {broken} does not work: {reason}" for broken, reason in entry["broken_levels"].items()]
     lines.append(f"problem key (determines the split): {problem_keys.described(spec.name)}")
-    measurements = f"{audit.HEADER}\n{audit.line(measured)}\n{audit.LEGEND}"
+    measurements = f"{AUDIT_HEADER}\n{audit_line(measured)}\n{_AUDIT_LEGEND}"
     lines += ["measured with the default options:", indent(measurements, "  ")]
     for number, row in enumerate(build_rows(gym, "train", show, seed) if show else [], start=1):
         gold = row["answer"] or "(not stored by the library)"
@@ -148,7 +167,7 @@ def show_audit(tasks: Sequence[str] = ()) -> bool:
 
     names, kept = Mixture.parse(list(tasks)).names if tasks else sorted(shipped_table()), audit.kept()
     audits = [kept[name] for name in names]
-    print(audit.HEADER, *map(audit.line, audits), indent(audit.LEGEND, "  "), sep="\n")
+    print(AUDIT_HEADER, *map(audit_line, audits), indent(_AUDIT_LEGEND, "  "), sep="\n")
 
     def total(name: str) -> int:
         return sum(getattr(result, name) for result in audits)
@@ -160,10 +179,46 @@ def show_audit(tasks: Sequence[str] = ()) -> bool:
         f"{sum(result.disagreements > 0 for result in audits)} tasks ({total('unexplained')} unexplained); "
         f"problems in {counted(faulty, 'task')}"
     )
-    guessable = [f"{result.task} {result.constant:.2f}" for result in audits if result.constant > audit.GUESSABLE]
+    guessable = [f"{result.task} {result.constant:.2f}" for result in audits if result.constant > GUESSABLE]
     if guessable:
         print(
-            f"* tasks in which a constant answer is correct for more than {audit.GUESSABLE:.0%} of rows: "
+            f"* tasks in which a constant answer is correct for more than {GUESSABLE:.0%} of rows: "
             f"{', '.join(guessable)}"
         )
     return all(result.fine for result in audits)
+
+
+def _grader_name(task: str) -> str:
+    """Return a task's grader as "module.function"."""
+    from rg_env.core.grading.graders import GRADERS
+
+    grader = GRADERS[task]
+    return f"{grader.__module__.rpartition('.')[2]}.{grader.__name__}"
+
+
+def audit_line(result: "Audit") -> str:
+    """Return a task's line in the table under `AUDIT_HEADER`, followed by the rejected variants, the best replies and
+    the kinds of disagreement.
+
+    A constant answer with an accuracy above `GUESSABLE` is marked with `*`.
+    """
+    golds = result.items - result.without_gold
+    right = f"{golds - result.gold_wrong}/{golds}"
+    mark = "*" if result.constant > GUESSABLE else " "
+    keys = f"{result.problem_keys}/{result.items}"
+    lines = [
+        f"{result.task:24} {_grader_name(result.task):34} {right:>9} {result.agreement:7.3f} {result.wrapping:8.2f} "
+        f"{result.constant:8.2f}{mark} {result.exploit:8.2f} {result.partial:8.2f} {keys:>9} {result.left_out:8} "
+        f"{result.corrected:9} {result.draw_ms:8.2f} {result.grade_us:8.1f}"
+    ]
+    notes = {
+        "wrapping refused": ", ".join(result.wrapping_refused),
+        "constant": result.constant_reply,
+        "exploit": result.exploit_reply,
+        "partial": result.partial_reply if result.partial_reply != result.exploit_reply else "",
+        f"solved by ({result.solution:.2f})": result.solution_reply,
+    }
+    lines += [f"         {name}: {text}" for name, text in notes.items() if text]
+    for kind in result.kinds.values():
+        lines += [f"    {kind['count']:4} of {result.answers}: {kind['why']}", f"         example: {kind['example']}"]
+    return "\n".join(lines)

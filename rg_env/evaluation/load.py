@@ -21,11 +21,11 @@ from rg_env.core.config.files import COMMAND_LINE, Document, overridden, read_co
 from rg_env.core.config.parsing import Problem, config_error, parse_config, problems_within
 from rg_env.core.rewards import resolve_rewards
 from rg_env.core.run_folder import model_path_problem
-from rg_env.core.tasks.mixture import entry_problems
 from rg_env.core.tasks.task_table import load_table
 from rg_env.core.user_code import import_user_code
 from rg_env.errors import ConfigError, unknown_name
 from rg_env.evaluation.config import TASKS_BY_NAME, EvalConfig, EvalModel, run_of
+from rg_env.evaluation.labels import entry_problems
 from rg_env.tiny import TINY
 
 _NAME = re.compile(r"[^\s/\\\x00-\x1f][^\\\x00-\x1f]{0,119}")

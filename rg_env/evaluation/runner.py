@@ -31,9 +31,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rg_env.core.config import yaml12
+from rg_env.core.data.generation import check_options
 from rg_env.core.processes import resume_words
 from rg_env.core.run_folder import free_folder, locked, read_yaml, removed_on_error, write_aside
-from rg_env.core.tasks.mixture import Mixture, check_options
+from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import counted, one_line
 from rg_env.errors import EngineError, InputError, OutputFolderError, RGEnvError, ServerError
 from rg_env.evaluation import endpoints, external, local_models

@@ -25,11 +25,11 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 
 from rg_env.adapters import as_environment
-from rg_env.core.config.parsing import label_problem
 from rg_env.core.environment import Environment
 from rg_env.core.grading.scoring import task_of
 from rg_env.core.run_folder import RunFolder, checkpoint_step
 from rg_env.errors import InputError, OutputFolderError
+from rg_env.evaluation.labels import label_problem
 from rg_env.evaluation.local_models import LocalModel
 from rg_env.evaluation.questions import Questions, TaskWork
 from rg_env.evaluation.results import Results

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rg_env.core.data.generation import check_options
 from rg_env.core.data.manifest import read_manifest
 from rg_env.core.data.user_rows import split_rows
 from rg_env.core.hub import LOGIN, note_on_model
 from rg_env.core.run_folder import RunFolder, model_path_problem, run_name
-from rg_env.core.tasks.mixture import check_options
 from rg_env.core.text import counted, one_line
 from rg_env.errors import InputError
 from rg_env.inference.vllm.client import VllmServer

@@ -13,8 +13,9 @@ from run_code import run_code
 from user_code import TASK
 
 from rg_env.core.data.dataset import build_rows, build_splits
+from rg_env.core.data.generation import check_options
 from rg_env.core.data.manifest import check_manifest
-from rg_env.core.tasks.mixture import Mixture, check_options
+from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import load_table, shipped_table
 from rg_env.core.user_code import import_user_code, sources
 from rg_env.errors import InputError

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from audit.__main__ import PATH, write
 
-from rg_env.core.grading.audit import HEADER, Audit, kept, line
+from rg_env.cli.tasks import AUDIT_HEADER, audit_line
+from rg_env.core.grading.audit import Audit, kept
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -20,7 +21,7 @@ def test_one_task_is_measured() -> None:
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     header, measured, *_ = done.stdout.splitlines()
-    assert header == HEADER
+    assert header == AUDIT_HEADER
     assert measured.startswith("chain_sum ")
     assert measured.split()[2:9:6] == ["5/5", "5/5"]  # gold answers and problem keys
     assert PATH.read_bytes() == before
@@ -40,6 +41,6 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 
 def test_a_guessable_task_is_marked() -> None:
     """A star follows the accuracy of the best constant answer."""
-    assert "0.31*" in line(Audit("gcd", constant=0.31))
-    assert "0.29 " in line(Audit("gcd", constant=0.29))
-    assert "*" not in line(Audit("gcd", constant=0.29))
+    assert "0.31*" in audit_line(Audit("gcd", constant=0.31))
+    assert "0.29 " in audit_line(Audit("gcd", constant=0.29))
+    assert "*" not in audit_line(Audit("gcd", constant=0.29))

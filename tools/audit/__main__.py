@@ -18,7 +18,8 @@ from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
-from rg_env.core.grading.audit import HEADER, PATH, Audit, kept, line
+from rg_env.cli.tasks import AUDIT_HEADER, audit_line
+from rg_env.core.grading.audit import PATH, Audit, kept
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import shipped_table
 
@@ -95,13 +96,13 @@ def main() -> int:
     before = kept()
     tasks.sort(key=lambda task: before[task].draw_ms if task in before else 0)  # fast tasks first
     fine = True
-    print(HEADER)
+    print(AUDIT_HEADER)
     with ProcessPoolExecutor(options.processes) as pool:
         jobs = [pool.submit(measure, task, options.items, options.seeds, options.rows) for task in tasks]
         for job in as_completed(jobs):
             result = job.result()
             fine = fine and result.fine
-            print("\n".join([line(result), *(f"    ! {text}" for text in result.examples)]), flush=True)
+            print("\n".join([audit_line(result), *(f"    ! {text}" for text in result.examples)]), flush=True)
             if options.write:
                 write([result])
     return 0 if fine else 1

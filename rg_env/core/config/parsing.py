@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from rg_env.core.config.files import COMMAND_LINE, Document, Keys, counterpart, leaves, without_key
 from rg_env.core.config.files import read_config as read_config
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement
-from rg_env.core.tasks.task_table import is_task_option, load_table
+from rg_env.core.tasks.task_table import is_task_option
 from rg_env.core.text import shortened
 from rg_env.errors import ConfigError, InputError, nearest, unknown_name
 
@@ -357,26 +357,6 @@ def named(example: str, remedy: str) -> Callable[[Any], Any]:
         return entries
 
     return read
-
-
-_LABEL = re.compile(r"\w[\w.-]{0,79}")
-_LABEL_BYTES = 200
-"""Maximum length of a label in bytes. Labels become part of file names, which are limited to 255 bytes."""
-
-
-def label_problem(label: str, reserved: Mapping[str, str]) -> str | None:
-    """Return the reason why `label` is not a valid name for a task's results, or None if it is valid.
-
-    Args:
-        reserved: names that are already in use, mapped to what they refer to.
-    """
-    if not _LABEL.fullmatch(label) or len(label.encode()) > _LABEL_BYTES:
-        return (
-            "a label may contain only letters, digits, '_', '-' and '.', must not start with '-' or '.', and may have "
-            f"at most 80 characters and {_LABEL_BYTES} bytes"
-        )
-    taken = "a task" if label in load_table() else reserved.get(label)
-    return taken and f"is the name of {taken}: choose another label"
 
 
 class PromptConfig(Section):

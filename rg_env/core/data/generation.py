@@ -162,6 +162,11 @@ class Drawer:
             job = None
             yield (None, reply["failed"]) if isinstance(reply, dict) else (Item(*reply) if reply else None, "")
 
+    def check(self, spec: TaskSpec) -> str:
+        """Return why the library rejects the options of a task, or "" if it accepts them."""
+        reply = self._exchange({"task": spec.name, "config": spec.config}, f"the check of task {spec.name!r}", "")
+        return str(reply["failed"])
+
     def _exchange(self, value: Any, what: str, remedy: str) -> Any:
         """Send `value`, if any, and wait for a reply. If the reply takes too long, the error contains `what` and
         `remedy`."""
@@ -181,6 +186,29 @@ class Drawer:
                 raise InputError(reply["error"])
             return reply
         raise GenerationError(f"{what} takes more than {limit}{remedy}")
+
+
+def check_options(specs: Mapping[str, TaskSpec]) -> None:
+    """Raise `InputError` if the library rejects the options of a task. `specs` maps each task's key in the config to
+    the task.
+
+    The library checks options when it builds a task's config object, in a process that imports only the given tasks,
+    because importing the entire library takes 2.5 s. Options that the library rejects only while it draws questions are
+    not detected.
+    """
+    changed = {key: spec for key, spec in specs.items() if spec.config}
+    if not changed:
+        return
+    drawer = Drawer(sources(), Limits(silence_s=10.0))
+    try:
+        drawer.wait_ready()
+        problems = {key: drawer.check(spec) for key, spec in changed.items()}
+    except GenerationError:
+        return  # the options are checked again when questions are drawn
+    finally:
+        drawer.process.kill()
+    if found := [f"{key}.config: {problem}" for key, problem in problems.items() if problem]:
+        raise InputError("; ".join(found))
 
 
 class Generation:

@@ -128,8 +128,9 @@ def serve() -> None:
     The first message is {"imports": `core.user_code.sources()`, "draw_cpu_s"}, and the reply is "ready". Each job is
     {"task", "config", "seed", "first", "count", "splits", "by"}. One reply is sent per draw, in order: an item, null if
     the draw yields no question for these splits, or {"failed": text} if the library fails on this item. If no draw is
-    possible, the reply {"error": text} ends the job. SIGXCPU ends the process if startup, the import of a task or a
-    single draw takes more than `draw_cpu_s` seconds of CPU time.
+    possible, the reply {"error": text} ends the job. A job without a seed checks the task's options, and its only reply
+    is {"failed": text} with the library's error or an empty text. SIGXCPU ends the process if startup, the import of a
+    task or a single draw takes more than `draw_cpu_s` seconds of CPU time.
     """
     parent = ParentPipe()
     first = parent.receive()
@@ -158,10 +159,13 @@ def serve() -> None:
             names = ", ".join(imports)
             parent.send({"error": f"task {task!r} is not registered by importing {names}: {_AT_TOP}"})
             continue
-        key = json.dumps([task, job["config"], job["seed"]])
+        key = json.dumps([task, job["config"], job.get("seed")])
+        if key not in streams and not is_user_task(task):
+            library.import_only(task, load_table()[task]["module"])
+        if "seed" not in job:
+            parent.send({"failed": _option_problem(task, job["config"])})
+            continue
         if key not in streams:
-            if not is_user_task(task):
-                library.import_only(task, load_table()[task]["module"])
             fix_library(task)
             streams[key] = ItemStream(task, job["config"], job["seed"])
         try:
@@ -170,6 +174,14 @@ def serve() -> None:
                 parent.send(_reply(streams[key], index, job["splits"], job["by"]))
         except InputError as error:
             parent.send({"error": str(error)})
+
+
+def _option_problem(task: str, config: Mapping[str, Any]) -> str:
+    try:
+        library.task_config(task, config)
+    except InputError as error:
+        return str(error)
+    return ""
 
 
 def _limit_cpu(seconds: int) -> None:

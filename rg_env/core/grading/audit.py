@@ -1,6 +1,4 @@
-"""Measurements of each task's grader, shipped as `task_audit.json`, and the table that shows them.
-
-    rg-env tasks --audit
+"""Measurements of each task's grader, shipped as `task_audit.json`. `rg-env tasks --audit` prints them.
 
 `tools/audit`, which requires a checkout of the repository, takes the measurements and writes `task_audit.json`.
 """
@@ -10,11 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rg_env.core.grading.graders import GRADERS
-
 PATH = Path(__file__).with_name("task_audit.json")
-GUESSABLE = 0.3
-"""Threshold for the accuracy of the best constant answer, above which the table marks a task."""
 
 
 @dataclass
@@ -93,52 +87,3 @@ def kept(path: Path = PATH) -> dict[str, Audit]:
     """Return the audits shipped with the package, by task."""
     rows: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
     return {task: Audit(task, **row) for task, row in rows.items()}
-
-
-HEADER = (
-    f"{'task':24} {'grader':34} {'gold':>9} {'agrees':>7} {'wrapping':>8} {'constant':>9} {'exploit':>8} "
-    f"{'partial':>8} {'keys':>9} {'left out':>8} {'corrected':>9} {'draw ms':>8} {'grade us':>8}"
-)
-
-LEGEND = f"""\
-gold: gold answers that score 1.0    agrees: share of honest answers on which the library's grader agrees with ours
-wrapping: share of harmless variants of right answers that are accepted
-constant: accuracy of the best constant answer (*: above {GUESSABLE:g})
-exploit: accuracy of the best reply that does not solve the question
-partial: mean score, with partial credit, of the best reply that does not solve the question
-keys: distinct problems / questions drawn    left out: questions excluded    corrected: stored answers replaced
-draw ms: milliseconds to draw a question    grade us: microseconds to grade an answer"""
-
-
-def grader_name(task: str) -> str:
-    """Return a task's grader as "module.function"."""
-    grader = GRADERS[task]
-    return f"{grader.__module__.rpartition('.')[2]}.{grader.__name__}"
-
-
-def line(result: Audit) -> str:
-    """Return a task's line in the table under `HEADER`, followed by the rejected variants, the best replies and the
-    kinds of disagreement.
-
-    A constant answer with an accuracy above `GUESSABLE` is marked with `*`.
-    """
-    golds = result.items - result.without_gold
-    right = f"{golds - result.gold_wrong}/{golds}"
-    mark = "*" if result.constant > GUESSABLE else " "
-    keys = f"{result.problem_keys}/{result.items}"
-    lines = [
-        f"{result.task:24} {grader_name(result.task):34} {right:>9} {result.agreement:7.3f} {result.wrapping:8.2f} "
-        f"{result.constant:8.2f}{mark} {result.exploit:8.2f} {result.partial:8.2f} {keys:>9} {result.left_out:8} "
-        f"{result.corrected:9} {result.draw_ms:8.2f} {result.grade_us:8.1f}"
-    ]
-    notes = {
-        "wrapping refused": ", ".join(result.wrapping_refused),
-        "constant": result.constant_reply,
-        "exploit": result.exploit_reply,
-        "partial": result.partial_reply if result.partial_reply != result.exploit_reply else "",
-        f"solved by ({result.solution:.2f})": result.solution_reply,
-    }
-    lines += [f"         {name}: {text}" for name, text in notes.items() if text]
-    for kind in result.kinds.values():
-        lines += [f"    {kind['count']:4} of {result.answers}: {kind['why']}", f"         example: {kind['example']}"]
-    return "\n".join(lines)

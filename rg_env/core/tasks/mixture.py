@@ -5,26 +5,22 @@
     Mixture.parse([{"name": "maze", "level": 2}, {"name": "spell_backward", "levels": {"word_len": 3}}])
 
 Task names, option names and levels are checked against the task table, so typos are reported before any slow import.
-The library itself checks the values of options, through `check_options`, before anything slow starts.
+The library itself checks the values of options (`core.data.generation.check_options`) before anything slow starts.
 """
 
 import json
 import math
-import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from rg_env.core.child_main import ParentPipe
-from rg_env.core.config.files import OTHER_NAMES, Keys
-from rg_env.core.config.parsing import Problem, TaskOptions, Text, Weight, input_error, label_problem, problems_within
-from rg_env.core.processes import JsonProcess, bare_environment
+from rg_env.core.config.files import OTHER_NAMES
+from rg_env.core.config.parsing import TaskOptions, Text, Weight, input_error
 from rg_env.core.tasks import library
-from rg_env.core.tasks.task_table import SET_BY_ROWS, is_user_task, load_table, resolve_levels
+from rg_env.core.tasks.task_table import SET_BY_ROWS, load_table, resolve_levels
 from rg_env.core.text import counted, shortened
-from rg_env.core.user_code import import_same, sources
 from rg_env.errors import InputError, unknown_name
 
 
@@ -141,69 +137,3 @@ def _plain_options(task: str, config: Mapping[str, Any]) -> dict[str, Any]:
         return json.loads(json.dumps(dict(config), default=library.to_plain))
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"task {task!r}: config cannot be written as JSON: {error}") from error
-
-
-# The library checks the values of options when it builds a task's config object. The check runs in a child process,
-# which imports only the given tasks because importing the entire library takes 2.5 s.
-
-_OPTION_CHECK = f"{__name__}:serve_option_check"
-_CHECK_TIMEOUT_S = 10.0
-
-
-def check_options(specs: Mapping[str, TaskSpec]) -> None:
-    """Raise `InputError` if the library rejects the options of a task. `specs` maps each task's key in the config to
-    the task.
-
-    Options that the library rejects only while it draws questions are not detected.
-    """
-    changed = {key: [spec.name, spec.config] for key, spec in specs.items() if spec.config}
-    if not changed:
-        return
-    process = JsonProcess(_OPTION_CHECK, bare_environment())
-    try:
-        process.send([sources(), *changed.values()])
-        problems = process.receive(time.monotonic() + _CHECK_TIMEOUT_S)
-    except (EOFError, TimeoutError):
-        return  # the options are checked again when questions are drawn
-    finally:
-        process.kill()
-    if found := [f"{key}.config: {problem}" for key, problem in zip(changed, problems, strict=True) if problem]:
-        raise InputError("; ".join(found))
-
-
-def serve_option_check() -> None:
-    """Check tasks' options. This is the main function of the child process, which receives a single list: the sources
-    of the user's code, followed by the tasks with their options. The reply contains, for each task, the problem, or ""
-    if the options are valid."""
-    parent = ParentPipe()
-    own, *tasks = parent.receive()
-    import_same(own)
-    problems = []
-    for task, config in tasks:
-        if not is_user_task(task):
-            library.import_only(task, load_table()[task]["module"])
-        try:
-            library.task_config(task, config)
-            problems.append("")
-        except InputError as error:
-            problems.append(str(error))
-    parent.send(problems)
-
-
-def entry_problems(
-    path: Keys, spec: Mapping[str, Any], label: str | None, reserved: Mapping[str, str]
-) -> Iterator[Problem]:
-    """Yield the problems with the entry at `path` in a config's evaluation tasks.
-
-    Args:
-        spec: the task's name and options, as accepted by `Mixture.parse`.
-        label: the entry's key, if it is not the name of the task.
-        reserved: names that cannot be labels, mapped to what they refer to.
-    """
-    is_unknown = spec["name"] not in load_table()
-    if label is not None and (problem := label_problem(label, reserved)):
-        yield Problem(path, problem)
-    if label is not None and is_unknown:
-        path = (*path, "task")
-    hint = "; for your own label, set task: NAME" if label is None and is_unknown else ""
-    yield from problems_within(path, spec, Mixture.parse, hint)

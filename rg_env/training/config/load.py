@@ -18,11 +18,12 @@ from rg_env.core.config.files import Document, Keys
 from rg_env.core.config.parsing import Problem
 from rg_env.core.processes import world_size
 from rg_env.core.rewards import resolve_rewards
-from rg_env.core.tasks.mixture import Mixture, entry_problems
+from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import load_table, working_levels
 from rg_env.core.text import counted
 from rg_env.core.user_code import import_user_code
 from rg_env.errors import InputError
+from rg_env.evaluation.labels import entry_problems
 from rg_env.training.config.grpo import OWNED_ELSEWHERE, GRPOConfig, batch_problems
 from rg_env.training.config.schema import FIGURES, CurriculumConfig, EngineConfig, TrainConfig
 
