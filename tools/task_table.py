@@ -13,7 +13,7 @@ from typing import Any
 
 from rg_env.core.tasks import library
 from rg_env.core.tasks.library_fixes import left_out
-from rg_env.core.tasks.task_table import PATH, TaskEntry, level_options, load_table, make_entry, shipped_table
+from rg_env.core.tasks.task_table import TABLE_FILE, TaskEntry, level_options, load_table, make_entry, shipped_table
 from rg_env.core.text import one_line
 
 PROBE_ITEMS = 4
@@ -88,9 +88,9 @@ def _probe(task: str, options: Mapping[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    PATH.write_text(render(generate_table()), encoding="utf-8")
+    TABLE_FILE.write_text(render(generate_table()), encoding="utf-8")
     if "--probe" in sys.argv[1:]:
         shipped_table.cache_clear()
         load_table.cache_clear()
-        PATH.write_text(render(generate_table(probe_levels())), encoding="utf-8")
-    print(f"wrote {PATH}")
+        TABLE_FILE.write_text(render(generate_table(probe_levels())), encoding="utf-8")
+    print(f"wrote {TABLE_FILE}")

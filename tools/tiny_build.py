@@ -38,8 +38,9 @@ from torch.nn import functional as F
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from rg_env.core.data.splits import split_of
+from rg_env.core.prompts import SYSTEM_PROMPT
 from rg_env.errors import OutputFolderError, RGEnvError
-from rg_env.tiny import SYSTEM_PROMPT, TASKS
+from rg_env.tiny import TASKS
 
 THREADS = 2
 """Number of torch threads, fixed because it determines the order of summation and thus the exact weights."""

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rg_env.tiny import MAX_NEW_TOKENS, SYSTEM_PROMPT
+from rg_env.core.prompts import SYSTEM_PROMPT
+from rg_env.tiny import MAX_NEW_TOKENS
 
 _ANSWER = re.compile(r"<answer>(.*?)</answer>")
 

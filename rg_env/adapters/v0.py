@@ -33,7 +33,7 @@ from typing import Any
 import verifiers as vf
 from datasets import Dataset
 
-from rg_env.core.data.selection import Row as DrawnRow
+from rg_env.core.data.selection import DrawnRow
 from rg_env.core.environment import Environment, PromptOptions, ReasoningGym, Row, prompted_rows, unknown_parameters
 from rg_env.core.event_loop import run_async
 from rg_env.core.grading.extraction import completion_text, extract

@@ -33,7 +33,7 @@ import verifiers.v1 as vf
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from rg_env.core.data.dataset import build_rows, check_request
-from rg_env.core.data.selection import Row
+from rg_env.core.data.selection import DrawnRow
 from rg_env.core.data.splits import SplitBy, question_hash
 from rg_env.core.environment import PromptOptions, ReasoningGym
 from rg_env.core.grading.extraction import extract
@@ -376,7 +376,7 @@ if hasattr(vf, "SingleAgentEnv"):  # Verifiers 0.2 lacks this class; in that rel
             super().__init__(config.model_copy(update={"taskset": taskset}))
             self.taskset = _RowsTaskset(taskset, env.train_rows if split == "train" else env.eval_rows)
 
-        def to_examples(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
+        def to_examples(self, rows: Sequence[DrawnRow]) -> list[dict[str, Any]]:
             """Convert rows from `core.data` to examples with this environment's prompt and grading."""
             return self.environment.to_examples(rows)
 

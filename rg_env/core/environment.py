@@ -20,7 +20,7 @@ from typing import Any, ClassVar, get_args
 from rg_env.core.config.files import OTHER_NAMES
 from rg_env.core.data.dataset import build_splits
 from rg_env.core.data.manifest import Manifest
-from rg_env.core.data.selection import Row as DrawnRow
+from rg_env.core.data.selection import DrawnRow
 from rg_env.core.data.splits import SplitBy
 from rg_env.core.data.user_rows import check_text, distinct, own_text
 from rg_env.core.grading.scoring import Grading, Rollout

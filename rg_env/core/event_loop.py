@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-A = TypeVar("A")
-T = TypeVar("T")
+_A = TypeVar("_A")
+_T = TypeVar("_T")
 
 AT_ONCE = 64
 """Maximum number of concurrent calls in `run_each`. Each call may query a judge model."""
@@ -21,14 +21,14 @@ _loops: dict[int, asyncio.AbstractEventLoop] = {}
 """Event loops, keyed by process id because a forked child does not inherit its parent's threads."""
 
 
-def run_each(call: Callable[[A], Awaitable[T]], items: Sequence[A]) -> list[T]:
+def run_each(call: Callable[[_A], Awaitable[_T]], items: Sequence[_A]) -> list[_T]:
     """Return the result of `call` for each item, in order. If calls raise exceptions, the exception for the first such
     item is raised after all calls have ended."""
 
     async def main() -> list[Any]:
         gate = asyncio.Semaphore(AT_ONCE)
 
-        async def one(item: A) -> T:
+        async def one(item: _A) -> _T:
             async with gate:
                 return await call(item)
 
@@ -41,10 +41,10 @@ def run_each(call: Callable[[A], Awaitable[T]], items: Sequence[A]) -> list[T]:
     return results
 
 
-def run_async(work: Awaitable[T]) -> T:
+def run_async(work: Awaitable[_T]) -> _T:
     """Wait for the result of `work`, which runs in the loop on the background thread."""
 
-    async def main() -> T:
+    async def main() -> _T:
         return await work
 
     with _lock:

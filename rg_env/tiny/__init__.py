@@ -13,8 +13,8 @@ discover that working step by step earns more reward. The reward curve rises wit
 in a trainer shows up just as quickly.
 
 The policy is meant for demonstrations and tests. It is not a general language model, because it was trained only on
-questions from the training split of these tasks, with a single system prompt (`SYSTEM_PROMPT`). `README.md` in this
-folder contains the recipe and the measurements, and `python tools/tiny_build.py --out DIR` rebuilds the policy
+questions from the training split of these tasks, with a single system prompt (`core.prompts.SYSTEM_PROMPT`). `README.md`
+in this folder contains the recipe and the measurements, and `python tools/tiny_build.py --out DIR` rebuilds the policy
 from scratch.
 
 This module imports neither torch nor Reasoning Gym.
@@ -31,9 +31,6 @@ TINY = "tiny"
 
 POLICY_DIR: Path = Path(__file__).parent / "policy"
 """Folder with the bundled policy: weights, tokenizer, chat template and generation config."""
-
-SYSTEM_PROMPT = "Think step by step, then give the final answer as <answer>your answer here</answer>."
-"""The only system message that the policy was trained with."""
 
 TASKS: dict[str, dict[str, Any]] = {
     "leg_counting": {"min_animals": 1, "max_animals": 3, "min_instances": 1, "max_instances": 6},

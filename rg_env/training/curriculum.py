@@ -29,7 +29,7 @@ from typing import Any
 
 from pydantic import BaseModel, NonNegativeInt
 
-from rg_env.core.data.dataset import Row, build_rows
+from rg_env.core.data.dataset import DrawnRow, build_rows
 from rg_env.core.environment import ReasoningGym
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import working_levels
@@ -43,7 +43,7 @@ FIRST_ROWS = 128
 """Initial number of questions in a pool. This number is enough for a few steps, and the questions are quick to generate
 even for slow tasks."""
 
-Prepare = Callable[[list[Row]], list[dict[str, Any]]]
+Prepare = Callable[[list[DrawnRow]], list[dict[str, Any]]]
 
 
 class QuestionPool:
@@ -62,7 +62,7 @@ class QuestionPool:
     def __init__(
         self,
         name: str,
-        build: Callable[[int], list[Row]],
+        build: Callable[[int], list[DrawnRow]],
         prepare: Prepare,
         *,
         end: int | None = None,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rg_env.core.data.dataset import Row, build_rows
+from rg_env.core.data.dataset import DrawnRow, build_rows
 from rg_env.core.data.selection import BALANCED
 from rg_env.core.grading.graders import grade
 from rg_env.core.grading.graders.logic import Premises, parse
@@ -21,11 +21,11 @@ OPEN = ["binary_alternation", "gcd", "letter_counting", "maze", "rotten_oranges"
 draw."""
 
 
-def _rows(task: str) -> tuple[list[Row], list[Row]]:
+def _rows(task: str) -> tuple[list[DrawnRow], list[DrawnRow]]:
     return build_rows(task, "train", ROWS, 5), build_rows(task, "eval", ROWS, 6)
 
 
-def _entries(rows: list[Row]) -> list[dict[str, Any]]:
+def _entries(rows: list[DrawnRow]) -> list[dict[str, Any]]:
     return [json.loads(row["info"]["entry"]) for row in rows]
 
 

@@ -17,7 +17,7 @@ from rg_env.errors import InputError
 QUICK = ["leg_counting", "chain_sum", "coin_flip", "list_functions", "word_ladder", "tower_of_hanoi"]
 
 
-def _questions(rows: list[dataset.Row]) -> list[str]:
+def _questions(rows: list[dataset.DrawnRow]) -> list[str]:
     return [row["question"] for row in rows]
 
 

@@ -1,6 +1,5 @@
 """Generation in processes: the same rows from any number of processes, clear errors, no processes left behind."""
 
-import io
 import json
 import os
 import signal
@@ -19,15 +18,15 @@ from user_code import TASK
 from worker_pools import is_running, until
 
 from rg_env.core.data.dataset import build_rows
-from rg_env.core.data.generation import Generation, Limits, ProgressLine, Request
+from rg_env.core.data.generation import Generation, Limits, RowRequest
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.user_code import import_user_code
 from rg_env.errors import GenerationError, InputError
 
 
-def requests(gym: Any, n: int, seed: int = 0) -> list[Request]:
+def requests(gym: Any, n: int, seed: int = 0) -> list[RowRequest]:
     """Requests for `n` training rows of each task."""
-    return [Request(task, seed, {"train": n}) for task in Mixture.parse(gym).tasks]
+    return [RowRequest(task, seed, {"train": n}) for task in Mixture.parse(gym).tasks]
 
 
 @pytest.fixture
@@ -62,26 +61,13 @@ def test_any_number_of_processes_gives_the_same_rows(generation: Make) -> None:
     assert (len(one.drawers), len(three.drawers)) == (1, 3)
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize(
-    ("stream", "after_s", "expected"),
-    [
-        (Terminal(), 60.0, ""),
-        (Terminal(), 0.0, "\rgenerating rows: 5 of 1,000\r\x1b[K"),
-        (io.StringIO(), 0.0, "generating rows: 5 of 1,000\n"),
-    ],
-)
-def test_progress_is_shown(stream: io.StringIO, after_s: float, expected: str) -> None:
-    """A terminal shows one line, which is cleared at the end; a file gets a line from time to time."""
-    progress = ProgressLine(1000, stream, after_s)
-    for found in (5, 6):
-        progress.show(found)
-    progress.close()
-    assert stream.getvalue() == expected
+def test_slow_generation_shows_its_progress(
+    generation: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line states how many rows are ready."""
+    monkeypatch.setattr("rg_env.core.data.generation._PROGRESS_S", 0.0)
+    generation(requests("maze", 5)).run()
+    assert "generating rows: 0 of 5\n" in capsys.readouterr().err
 
 
 def test_little_work_takes_one_process(generation: Make) -> None:

@@ -17,12 +17,12 @@ from run_code import run_code
 
 from rg_env.core.data import row_cache
 from rg_env.core.data.dataset import build_rows, build_splits
-from rg_env.core.data.selection import Row
+from rg_env.core.data.selection import DrawnRow
 
 WHAT = {"tasks": [["maze", 2, {}]], "split": "train", "seed": 0}
 
 
-def _row(question: str) -> Row:
+def _row(question: str) -> DrawnRow:
     return {"question": question, "answer": "1", "info": {"rg_task": "maze"}}
 
 
@@ -40,7 +40,7 @@ def _store(what: dict[str, Any], question: str, **options: Any) -> None:
     row_cache.store(row_cache.path_of(where, what), [_row(question)], **options)
 
 
-def _load(what: dict[str, Any]) -> list[Row] | None:
+def _load(what: dict[str, Any]) -> list[DrawnRow] | None:
     where = row_cache.folder()
     return where and row_cache.load(row_cache.path_of(where, what))
 

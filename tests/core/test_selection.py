@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from rg_env.core.data.items import Item
-from rg_env.core.data.selection import BALANCE_PATIENCE, BALANCED, PATIENCE_MIN_DRAWS, Row, Selection
+from rg_env.core.data.selection import BALANCE_PATIENCE, BALANCED, PATIENCE_MIN_DRAWS, DrawnRow, Selection
 from rg_env.core.data.splits import Split, question_hash, split_of
 
 
@@ -18,7 +18,7 @@ def _items(answers: str, split: Split = "train") -> list[Item]:
     return [Item(question, gold, "{}", question_hash(question)) for question, gold in texts]
 
 
-def _rows(task: str, items: list[Item]) -> list[Row]:
+def _rows(task: str, items: list[Item]) -> list[DrawnRow]:
     """The training rows chosen from these items."""
     chosen = Selection(task, "{}", ("train", "eval"))
     for item in items:

@@ -14,7 +14,7 @@ from task_table import generate_table, probe_levels, render
 from rg_env.cli.tasks import one_task
 from rg_env.core.tasks import library
 from rg_env.core.tasks.mixture import Mixture, TaskSpec
-from rg_env.core.tasks.task_table import PATH, load_table, resolve_levels, working_levels
+from rg_env.core.tasks.task_table import TABLE_FILE, load_table, resolve_levels, working_levels
 from rg_env.errors import InputError, UnknownNameError
 
 
@@ -99,7 +99,7 @@ def test_the_table_matches_the_library() -> None:
     table = load_table()
     assert (len(table), "composite" in table) == (105, False)
     assert all("seed" not in entry["options"] and "size" not in entry["options"] for entry in table.values())
-    assert render(generate_table()) == PATH.read_text(encoding="utf-8")
+    assert render(generate_table()) == TABLE_FILE.read_text(encoding="utf-8")
 
 
 # Levels of difficulty

@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse
 
 from rg_env.cli.main import run
 from rg_env.core.data.dataset import build_rows
+from rg_env.core.prompts import SYSTEM_PROMPT
 from rg_env.core.run_folder import json_lines
 from rg_env.core.statistics import error_interval, wilson_interval
 from rg_env.errors import InputError, RGEnvError, ServerError
@@ -27,7 +28,7 @@ from rg_env.evaluation.plots.files import plot_files
 from rg_env.evaluation.report.content import results_page
 from rg_env.evaluation.results import ExternalResult, Results, read_results, results_files
 from rg_env.evaluation.tables import markdown, print_results
-from rg_env.tiny import SYSTEM_PROMPT, TASKS
+from rg_env.tiny import TASKS
 
 ROWS = build_rows({"name": "leg_counting", "config": TASKS["leg_counting"]}, "eval", 30, 0)
 GOLD = {row["question"].strip(): row["answer"] for row in ROWS}

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from audit.__main__ import PATH, write
+from audit.__main__ import AUDIT_FILE, write
 
 from rg_env.cli.tasks import AUDIT_HEADER, audit_line
 from rg_env.core.grading.audit import Audit, kept
@@ -15,7 +15,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 def test_one_task_is_measured() -> None:
     """The result is printed on one line under the header, and the shipped file is unchanged."""
-    before = PATH.read_bytes()
+    before = AUDIT_FILE.read_bytes()
     options = ["chain_sum", "--items", "5", "--seeds", "1", "--rows", "20", "--processes", "1"]
     command = [sys.executable, "-m", "tools.audit", *options]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=120, check=False)
@@ -24,7 +24,7 @@ def test_one_task_is_measured() -> None:
     assert header == AUDIT_HEADER
     assert measured.startswith("chain_sum ")
     assert measured.split()[2:9:6] == ["5/5", "5/5"]  # gold answers and problem keys
-    assert PATH.read_bytes() == before
+    assert AUDIT_FILE.read_bytes() == before
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:

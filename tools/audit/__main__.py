@@ -19,7 +19,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 from rg_env.cli.tasks import AUDIT_HEADER, audit_line
-from rg_env.core.grading.audit import PATH, Audit, kept
+from rg_env.core.grading.audit import AUDIT_FILE, Audit, kept
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import shipped_table
 
@@ -67,7 +67,7 @@ def _shown(found: Found | None) -> tuple[float, float, str]:
     return (*found.paid, name if len(name) <= _MOST_SHOWN else name[: _MOST_SHOWN - 3] + "...")
 
 
-def write(audits: Iterable[Audit], path: Path = PATH) -> None:
+def write(audits: Iterable[Audit], path: Path = AUDIT_FILE) -> None:
     """Replace the table's entries for these tasks, and keep the other entries."""
     table = (kept(path) if path.exists() else {}) | {result.task: result for result in audits}
     lines = []
@@ -90,7 +90,7 @@ def main() -> int:
     parser.add_argument(
         "--processes", type=int, default=len(os.sched_getaffinity(0)), help="number of processes; default: one per core"
     )
-    parser.add_argument("--write", action="store_true", help=f"store the results in {PATH.name}")
+    parser.add_argument("--write", action="store_true", help=f"store the results in {AUDIT_FILE.name}")
     options = parser.parse_args()
     tasks = list(Mixture.parse(options.tasks).names) if options.tasks else list(shipped_table())
     before = kept()

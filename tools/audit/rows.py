@@ -8,8 +8,8 @@ from functools import cache
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from rg_env.core.data.dataset import Row, build_rows, build_splits
-from rg_env.core.data.generation import Drawer, Request
+from rg_env.core.data.dataset import DrawnRow, build_rows, build_splits
+from rg_env.core.data.generation import Drawer, RowRequest
 from rg_env.core.data.items import Item
 from rg_env.core.data.splits import Split
 from rg_env.core.grading.extraction import Extraction
@@ -40,7 +40,7 @@ class Draws:
             InputError: the library refuses the options, or the task yields no question.
             GenerationError: a draw takes too long, or the process dies.
         """
-        request = Request(TaskSpec(name=task, config=dict(config or {})), seed, {"train": 1, "eval": 1})
+        request = RowRequest(TaskSpec(name=task, config=dict(config or {})), seed, {"train": 1, "eval": 1})
         found: list[Item] = []
         first = 0
         while len(found) < n:
@@ -77,7 +77,7 @@ class Paid(NamedTuple):
 class GradedRows:
     """Rows of one task, scored as in training."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[DrawnRow]) -> None:
         self.questions = [row["question"] for row in rows]
         self.golds = [row["answer"] for row in rows]
         self._infos = [{**row["info"], "grading": "partial"} for row in rows]

@@ -26,7 +26,7 @@ COMMAND_LINE = "command line"
 OTHER_NAMES: dict[str, dict[str, str]] = yaml12.load(Path(__file__).with_name("other_names.yaml").read_text("utf-8"))
 SHORT_FORMS = {"model": "name", "data": "path", "engine": "kind", "output": "dir"}
 """Sections that may be given as plain text, each with the key that the text sets (`Section.short`)."""
-SUFFIXES = (".yaml", ".yml")
+_SUFFIXES = (".yaml", ".yml")
 _MAY_START_WITH_HASH = {("data", "answer_after"), ("prompt", "system_prompt")}
 """Keys whose value may start with `#`, as gsm8k's marker `####` does. Without quotes, YAML would treat such a value as
 a comment."""
@@ -92,7 +92,7 @@ def without_key(values: Mapping[str, Any], path: Keys) -> dict[str, Any]:
 
 def is_config_file(name: str) -> bool:
     """Whether `name` has the suffix of a config file. Any other file is a script."""
-    return name.endswith(SUFFIXES)
+    return name.endswith(_SUFFIXES)
 
 
 def _nulls(path: Keys, value: Any) -> Iterator[Keys]:

@@ -16,7 +16,7 @@ import yaml
 
 from rg_env.core.text import one_line, shortened
 
-MAX_DEPTH = 50
+_MAX_DEPTH = 50
 _MAX_VALUES = 100_000
 _TAG = "tag:yaml.org,2002:"
 Keys = tuple[str, ...]
@@ -39,7 +39,7 @@ def load_with_lines(text: str) -> tuple[Any, dict[Keys, int]]:
     except yaml.YAMLError as error:
         raise ValueError(one_line(error)) from error
     except RecursionError as error:
-        raise ValueError(f"values are nested more than {MAX_DEPTH} levels deep") from error
+        raise ValueError(f"values are nested more than {_MAX_DEPTH} levels deep") from error
     return (None if node is None else reader.value(node, 0, ())), reader.lines
 
 
@@ -71,8 +71,8 @@ class _Reader:
         self._count += 1
         if self._count > _MAX_VALUES:
             raise ValueError(f"there are more than {_MAX_VALUES:,} values")
-        if depth > MAX_DEPTH:
-            raise ValueError(f"values are nested more than {MAX_DEPTH} levels deep")
+        if depth > _MAX_DEPTH:
+            raise ValueError(f"values are nested more than {_MAX_DEPTH} levels deep")
         match node:
             case yaml.MappingNode(tag="tag:yaml.org,2002:map"):
                 return self._mapping(node, depth, path)

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from rg_env.core.data import row_cache
-from rg_env.core.data.generation import Generation, Request
+from rg_env.core.data.generation import Generation, RowRequest
 from rg_env.core.data.manifest import Manifest, check_manifest, make_manifest, read_manifest
-from rg_env.core.data.selection import Row as Row
+from rg_env.core.data.selection import DrawnRow as DrawnRow
 from rg_env.core.data.splits import Split, SplitBy
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import is_user_task
@@ -41,7 +41,7 @@ def build_rows(
     split_by: SplitBy = "problem",
     cache: bool = True,
     processes: int | None = None,
-) -> list[Row]:
+) -> list[DrawnRow]:
     """Build `n` rows with distinct questions for `split`.
 
     The rows are divided among the tasks by weight and shuffled with `seed`.
@@ -71,7 +71,7 @@ def build_splits(
     cache: bool = True,
     processes: int | None = None,
     manifest: str | Path | Manifest | None = None,
-) -> tuple[list[Row], list[Row], dict[str, Any]]:
+) -> tuple[list[DrawnRow], list[DrawnRow], dict[str, Any]]:
     """Build training rows, evaluation rows and their manifest (see `core.data.manifest`).
 
     `seed` determines the training rows and `eval_seed` the evaluation rows, so the evaluation set stays the same when
@@ -105,7 +105,9 @@ _Part = tuple[Split, int, int]
 """A split, its number of rows, and its seed."""
 
 
-def _build(mixture: Mixture, parts: list[_Part], by: SplitBy, cache: bool, processes: int | None) -> list[list[Row]]:
+def _build(
+    mixture: Mixture, parts: list[_Part], by: SplitBy, cache: bool, processes: int | None
+) -> list[list[DrawnRow]]:
     """Return the rows for each part. Parts that are not on disk are generated together."""
     for part in parts:
         check_request(mixture, *part, by)
@@ -124,26 +126,26 @@ def _build(mixture: Mixture, parts: list[_Part], by: SplitBy, cache: bool, proce
     return [built[part] for part in parts]
 
 
-def _load(files: Mapping[_Part, Path]) -> dict[_Part, list[Row]]:
+def _load(files: Mapping[_Part, Path]) -> dict[_Part, list[DrawnRow]]:
     found = {part: row_cache.load(path) for part, path in files.items()}
     return {part: rows for part, rows in found.items() if rows is not None}
 
 
-def _generate(mixture: Mixture, parts: list[_Part], by: SplitBy, processes: int | None) -> dict[_Part, list[Row]]:
+def _generate(mixture: Mixture, parts: list[_Part], by: SplitBy, processes: int | None) -> dict[_Part, list[DrawnRow]]:
     """Generate the rows for each part. Parts with the same seed share one walk through each task's items, so that no
     item is drawn twice."""
     requests = []
     for seed in dict.fromkeys(part[2] for part in parts):
         counts = {split: mixture.counts(n) for split, n, own in parts if own == seed}
         requests += [
-            Request(task, seed, {split: numbers[i] for split, numbers in counts.items()}, by)
+            RowRequest(task, seed, {split: numbers[i] for split, numbers in counts.items()}, by)
             for i, task in enumerate(mixture.tasks)
         ]
     found = list(zip(requests, Generation(requests, processes).run(), strict=True))
     built = {}
     for part in parts:
         split, n, seed = part
-        rows: list[Row] = []
+        rows: list[DrawnRow] = []
         for request, by_split in found:
             if request.seed == seed and (count := request.counts[split]):
                 rows += [{**row, "info": {**row["info"], "share": f"{count}/{n}"}} for row in by_split[split]]

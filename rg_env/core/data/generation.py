@@ -13,10 +13,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import Any
 
 from rg_env.core.data.items import Item, item_seed
-from rg_env.core.data.selection import Row, Selection
+from rg_env.core.data.selection import DrawnRow, Selection
 from rg_env.core.data.splits import EVAL_SHARE, Split, SplitBy
 from rg_env.core.processes import JsonProcess, ProcessEndedError, bare_environment
 from rg_env.core.tasks.mixture import TaskSpec
@@ -34,6 +34,8 @@ _CHUNK = 8
 """Maximum number of draws in one job."""
 _ROWS_PER_PROCESS = 100
 """Number of requested rows for which another process is started. Starting a process takes about a second."""
+_PROGRESS_S = 10.0
+"""Seconds between two lines that show the progress of slow generation."""
 _SHARE = {"train": 1 - EVAL_SHARE, "eval": EVAL_SHARE}
 
 
@@ -51,7 +53,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Request:
+class RowRequest:
     """A request for rows from one task."""
 
     spec: TaskSpec
@@ -64,7 +66,7 @@ class Request:
 class _Walk:
     """A walk through one request's items until all rows are found."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: RowRequest) -> None:
         self.request = request
         self.counts = {split: n for split, n in request.counts.items() if n}
         self.selection = Selection(request.spec.name, request.spec.config_json, tuple(self.counts), request.by)
@@ -121,7 +123,7 @@ class _Walk:
         first, self.planned = self.planned, self.planned + min(_CHUNK, self.to_plan())
         return range(first, self.planned)
 
-    def rows(self) -> dict[Split, list[Row]]:
+    def rows(self) -> dict[Split, list[DrawnRow]]:
         """Return the requested rows, keyed by split."""
         return {split: self.selection.parts[split].rows[:n] for split, n in self.counts.items()}
 
@@ -144,7 +146,7 @@ class Drawer:
         """Wait until the process has started. Raises the same errors as `draw`."""
         self._exchange(self._settings, "a generation process", " to start")
 
-    def draw(self, request: Request, draws: range) -> Iterator[tuple[Item | None, str]]:
+    def draw(self, request: RowRequest, draws: range) -> Iterator[tuple[Item | None, str]]:
         """Draw items for the splits in `request`, in order. Each result is a pair: an item or None, and the library's
         error or an empty string.
 
@@ -215,7 +217,9 @@ class Generation:
     """Draws for `requests` in at most `processes` processes (default: one per core), each of which is served by a
     thread."""
 
-    def __init__(self, requests: Sequence[Request], processes: int | None = None, limits: Limits | None = None) -> None:
+    def __init__(
+        self, requests: Sequence[RowRequest], processes: int | None = None, limits: Limits | None = None
+    ) -> None:
         self.drawers: list[Drawer] = []
         """The processes that were started, all of which have ended once `run` returns."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -227,7 +231,7 @@ class Generation:
         """Condition that is held while the walks are used, and notified when they change."""
         self._is_over = False
 
-    def run(self) -> list[dict[Split, list[Row]]]:
+    def run(self) -> list[dict[Split, list[DrawnRow]]]:
         """Draw until every request has its rows.
 
         Raises:
@@ -235,18 +239,19 @@ class Generation:
             GenerationError: a draw takes too long, or a process cannot be started or dies.
         """
         total = self._rows_missing()
-        progress = ProgressLine(total, sys.stderr)
+        shown_s = time.monotonic()
         pool = ThreadPoolExecutor(self._most)
         try:
             for _ in range(min(self._most, -(-total // _ROWS_PER_PROCESS))):
                 self.drawers.append(Drawer(self._imports, self._limits))
             served = [pool.submit(self._serve, drawer) for drawer in self.drawers]
             while missing := self._rows_missing():
-                progress.show(total - missing)
+                if time.monotonic() - shown_s > _PROGRESS_S:
+                    print(f"generating rows: {total - missing:,} of {total:,}", file=sys.stderr, flush=True)
+                    shown_s = time.monotonic()
                 for future in wait(served, 0.1, FIRST_COMPLETED).done:
                     future.result()  # raises the error that ended the thread
         finally:  # also runs after errors and Ctrl-C
-            progress.close()
             with self._changed:
                 self._is_over = True
                 self._changed.notify_all()
@@ -293,24 +298,3 @@ class Generation:
                     return walk, walk.plan()
                 self._changed.wait()
         return None
-
-
-class ProgressLine:
-    """A progress display for slow generation. On a terminal, a single line is updated in place. In a file, a line is
-    added every 20 seconds."""
-
-    def __init__(self, total: int, stream: TextIO, after_s: float | None = None) -> None:
-        self._total, self._stream, self._shown = total, stream, False
-        self._form, self._every_s, first_s = ("\r{}", 0.2, 3.0) if stream.isatty() else ("{}\n", 20.0, 20.0)
-        self._next = time.monotonic() + (first_s if after_s is None else after_s)
-
-    def show(self, found: int) -> None:
-        if time.monotonic() >= self._next:
-            text = f"generating rows: {found:,} of {self._total:,}"
-            print(self._form.format(text), end="", file=self._stream, flush=True)
-            self._next, self._shown = time.monotonic() + self._every_s, True
-
-    def close(self) -> None:
-        """Remove the progress line from the terminal."""
-        if self._shown and self._stream.isatty():
-            print("\r\x1b[K", end="", file=self._stream, flush=True)

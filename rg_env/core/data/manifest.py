@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from rg_env.core.data.selection import Row
+from rg_env.core.data.selection import DrawnRow
 from rg_env.core.data.splits import Split, SplitBy, question_hash
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import is_user_task
@@ -30,7 +30,7 @@ Manifest = Mapping[str, Any]
 
 
 def make_manifest(
-    mixture: Mixture, splits: Mapping[str, tuple[Sequence[Row], int]], split_by: SplitBy = "problem"
+    mixture: Mixture, splits: Mapping[str, tuple[Sequence[DrawnRow], int]], split_by: SplitBy = "problem"
 ) -> dict[str, Any]:
     """Build the manifest for `splits`, which maps each split to its rows and seed."""
     fields = ("name", "weight", "config", "level", "levels")
@@ -148,7 +148,7 @@ def _causes(manifest: Manifest) -> Iterator[tuple[str, Any]]:
             yield f"{key} of the {split} rows", manifest["splits"][split][key]
 
 
-def _split(rows: Sequence[Row], seed: int) -> dict[str, Any]:
+def _split(rows: Sequence[DrawnRow], seed: int) -> dict[str, Any]:
     hashes = [question_hash(row["question"]) for row in rows]
     return {
         "seed": seed,

@@ -30,11 +30,9 @@ from typing import Any, NamedTuple
 from rg_env.core.data.canonical import Bag, Name, canonical, equation, expression
 from rg_env.core.data.splits import question_hash
 from rg_env.core.grading.graders import logic
+from rg_env.core.grading.graders.common import Entry
 from rg_env.core.grading.graders.gold import CARDS, STATEMENT
 from rg_env.core.tasks.task_table import shipped_table
-
-Entry = Mapping[str, Any]
-"""The library's entry after a round trip through JSON."""
 
 _TABLES: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 ALIKE: dict[str, str] = _TABLES["alike"]

@@ -25,7 +25,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from rg_env.core.data.selection import Row
+from rg_env.core.data.selection import DrawnRow
 from rg_env.core.text import reason_of
 
 MAX_BYTES = 1 << 30
@@ -65,10 +65,10 @@ def path_of(where: Path, what: Mapping[str, Any]) -> Path:
     return where / f"{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]}.json.gz"
 
 
-def load(path: Path) -> list[Row] | None:
+def load(path: Path) -> list[DrawnRow] | None:
     """Return the cached rows, or None if they are missing or damaged."""
     try:
-        rows: list[Row] = json.loads(gzip.decompress(path.read_bytes()))
+        rows: list[DrawnRow] = json.loads(gzip.decompress(path.read_bytes()))
         os.utime(path)  # marks the file as recently used
         return rows
     except FileNotFoundError:
@@ -78,7 +78,7 @@ def load(path: Path) -> list[Row] | None:
         return None
 
 
-def store(path: Path, rows: list[Row], max_bytes: int = MAX_BYTES) -> None:
+def store(path: Path, rows: list[DrawnRow], max_bytes: int = MAX_BYTES) -> None:
     """Cache `rows`, and remove the least recently used files beyond `max_bytes`. A failure causes only a warning."""
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     try:

@@ -59,7 +59,7 @@ PATIENCE_MIN_DRAWS = 200
 """Minimum number of consecutive draws without a new question for `PATIENCE_S` to apply."""
 
 
-class Row(TypedDict):
+class DrawnRow(TypedDict):
     """One question with everything needed to score an answer."""
 
     question: str
@@ -83,7 +83,7 @@ class Selection:
         self._by = by
         self._common = {"rg_task": task, "config": config_json}
         self._seen: set[str] = set()
-        self.parts = {split: Part(BALANCED.get(task, 0), patience_s) for split in splits}
+        self.parts = {split: SplitRows(BALANCED.get(task, 0), patience_s) for split in splits}
         """Rows selected so far for each split."""
 
     def offer(self, item: Item | None) -> None:
@@ -101,24 +101,24 @@ class Selection:
         self._seen.add(key)
 
 
-class Part:
+class SplitRows:
     """One split's rows in draw order, except that some rows are held back so that no answer is right on more than one
     row in `one_in`."""
 
     def __init__(self, one_in: int, patience_s: float) -> None:
-        self.rows: list[Row] = []
+        self.rows: list[DrawnRow] = []
         self.problems: set[str] = set()
         """The problems drawn so far."""
         self._patience_s = patience_s
         self._one_in = one_in  # 0 means unlimited
         self._counts: Counter[str] = Counter()
-        self._waiting: dict[tuple[str, ...], deque[tuple[int, Row]]] = {}
+        self._waiting: dict[tuple[str, ...], deque[tuple[int, DrawnRow]]] = {}
         self._number = 0
         self._lag = 0
         self._barren = 0
         self._last_new = time.monotonic()
 
-    def add(self, row: Row, answers: tuple[str, ...]) -> None:
+    def add(self, row: DrawnRow, answers: tuple[str, ...]) -> None:
         self._barren, self._last_new = 0, time.monotonic()
         self.problems.add(row["info"]["problem"])
         if not self._one_in:

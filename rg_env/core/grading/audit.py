@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-PATH = Path(__file__).with_name("task_audit.json")
+AUDIT_FILE = Path(__file__).with_name("task_audit.json")
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Audit:
         return not self.gold_wrong and not self.unexplained
 
 
-def kept(path: Path = PATH) -> dict[str, Audit]:
+def kept(path: Path = AUDIT_FILE) -> dict[str, Audit]:
     """Return the audits shipped with the package, by task."""
     rows: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
     return {task: Audit(task, **row) for task, row in rows.items()}

@@ -23,7 +23,7 @@ from typing import Any, TypedDict
 
 from rg_env.errors import InputError, unknown_name
 
-PATH = Path(__file__).with_name("task_table.json")
+TABLE_FILE = Path(__file__).with_name("task_table.json")
 SET_BY_ROWS = ("size", "seed")
 
 
@@ -54,7 +54,7 @@ def load_table() -> dict[str, TaskEntry]:
 @lru_cache(maxsize=1)
 def shipped_table() -> dict[str, TaskEntry]:
     """Return the table shipped with the package."""
-    table: dict[str, TaskEntry] = json.loads(PATH.read_text(encoding="utf-8"))
+    table: dict[str, TaskEntry] = json.loads(TABLE_FILE.read_text(encoding="utf-8"))
     return table
 
 

@@ -262,7 +262,7 @@ def test_wide_balls_hold_every_value(of: str | Fraction, x: float, radius: float
     inside = x + share * radius * (1 - 1e-12)
     try:
         middle, spread = (
-            calculus.power((x, radius), of) if isinstance(of, Fraction) else calculus.FUNCTIONS[of][0]((x, radius))
+            calculus.power((x, radius), of) if isinstance(of, Fraction) else calculus.DIFFERENTIABLE[of][0]((x, radius))
         )
         exact = math.pow(inside, of) if isinstance(of, Fraction) else getattr(math, of, abs)(inside)
     except (ValueError, ArithmeticError):

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from rg_env.core.grading.graders import gold_answer, grade
 from rg_env.core.grading.graders.forms import Unreadable
 from rg_env.core.grading.graders.logic import (
+    MAX_ANSWER_TOKENS,
     MAX_DEPENDS,
-    MAX_DEPTH,
-    MAX_TOKENS,
+    MAX_LEVELS,
     Formula,
     Premises,
     columns,
@@ -132,7 +132,11 @@ def test_how_tightly_operators_bind(text: str, formula: Formula) -> None:
     "text",
     [
         *("", "P Q", "(P", "P)", "(Q ∨ Q) (Q", "P ∧", "S ∧ P", "PQ", "p", "P = Q", "P ∧ True", "\x00\ud800"),
-        *("¬" * 3000 + "P", "(" * (MAX_DEPTH + 2) + "P" + ")" * (MAX_DEPTH + 2), " ∧ ".join(["P"] * MAX_TOKENS)),
+        *(
+            "¬" * 3000 + "P",
+            "(" * (MAX_LEVELS + 2) + "P" + ")" * (MAX_LEVELS + 2),
+            " ∧ ".join(["P"] * MAX_ANSWER_TOKENS),
+        ),
     ],
 )
 def test_what_is_not_a_formula(text: str) -> None:

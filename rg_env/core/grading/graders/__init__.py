@@ -12,7 +12,7 @@ from typing import Any
 from rg_env.core.grading.graders import algebra, algorithmic, arithmetic, cognition, common, games, logic, move_games
 from rg_env.core.grading.graders.common import Grader
 from rg_env.core.grading.graders.forms import Unreadable, candidates
-from rg_env.core.grading.graders.gold import SOLVED, STORED_ELSEWHERE, corrected
+from rg_env.core.grading.graders.gold import SOLVED_TASKS, STORED_ELSEWHERE, corrected
 from rg_env.core.grading.graders.gold import gold_answer as gold_answer
 from rg_env.core.tasks.task_table import shipped_table
 
@@ -78,7 +78,7 @@ def grade(
 
 def fault_of(task: str, config: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
     """Return why the entry's own gold answer is not graded as right, or "" if it is or if this cannot be checked."""
-    if task in SOLVED:  # these graders raise errors for entries that the solver cannot handle
+    if task in SOLVED_TASKS:  # these graders raise errors for entries that the solver cannot handle
         return ""
     why = "the entry was edited or comes from another reasoning-gym version"
     try:

@@ -212,7 +212,7 @@ def _arc_slope(u: Ball, v: Ball) -> Ball:
     return inverse(sqrt(add(ONE, negative(multiply(u, u)))))
 
 
-FUNCTIONS: dict[str, tuple[Callable[[Ball], Ball], Callable[[Ball, Ball], Ball]]] = {
+DIFFERENTIABLE: dict[str, tuple[Callable[[Ball], Ball], Callable[[Ball, Ball], Ball]]] = {
     "negative": (negative, lambda u, v: (-1.0, 0.0)),
     "inverse": (inverse, lambda u, v: negative(multiply(v, v))),
     "exp": (exp, lambda u, v: v),
@@ -348,7 +348,7 @@ def _rational_power(base: Function, exponent: Fraction) -> Function:
 
 
 def _call(function: str, argument: Function) -> Function:
-    of, derivative = FUNCTIONS[function]
+    of, derivative = DIFFERENTIABLE[function]
 
     def call(values: Mapping[str, Dual]) -> Dual:
         inner, slope = argument(values)

@@ -22,7 +22,7 @@ MAX_MOVES = 1_000
 """Maximum number of moves. A beginner's method takes about 150 moves on a cube of size 3."""
 
 State = tuple[int, ...]
-Point = tuple[int, int, int]
+Position = tuple[int, int, int]
 _MOVE = re.compile(
     r"(?:(?P<layer>[1-9])?(?P<face>[LRDUBF]w?|[lrdubf])|(?P<whole>[XYZMESxyz]))(?P<tail>'[1-9]?|[1-9]'?)?"
 )
@@ -136,7 +136,7 @@ def _quarters(size: int, axis: int, first: int, last: int, quarters: int) -> Cal
 
 
 @cache
-def stickers(size: int) -> list[Point]:
+def stickers(size: int) -> list[Position]:
     """Return all stickers, face by face."""
     layers = range(1 - size, size, 2)
     cycles = [(axis, (side, a, b)) for axis in range(3) for side in (-size, size) for a in layers for b in layers]

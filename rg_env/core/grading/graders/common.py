@@ -90,7 +90,7 @@ def refuse_long(answer: str, entry: Entry) -> None:
 
 # Grids
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 Grid = Sequence[Sequence[Any]]
 Matches = Callable[[str, Any], bool]
 """Function that returns whether a cell's text represents a value."""
@@ -157,6 +157,6 @@ def _graded(cells: Sequence[str], gold: Sequence[Any], given: Sequence[Any], mat
     return progress(right, max(copied, max(Counter(gold).values())), len(gold))
 
 
-def flat(grid: Sequence[Sequence[T]]) -> list[T]:
+def flat(grid: Sequence[Sequence[_T]]) -> list[_T]:
     """Return the cells, row by row."""
     return [cell for row in grid for cell in row]

@@ -14,10 +14,10 @@ from fractions import Fraction
 from itertools import accumulate, chain
 from typing import Any, TypeVar
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
 _MAX_DIGITS = 1_000
-MAX_DEPTH = 100
+_MAX_DEPTH = 100
 _MAX_EXPONENT = 400
 _MAX_LAYERS = 8  # enough for `**$\boxed{\text{"5"}}$**.`
 _MAX_GUESSES = 3
@@ -68,7 +68,7 @@ class Unreadable(ValueError):
     """The text is not in the form that a function expects, so it does not count as an answer."""
 
 
-def attempt(read: Callable[[str], T], text: str) -> T | None:
+def attempt(read: Callable[[str], _T], text: str) -> _T | None:
     """Return `read(text)`, or None if the text is unreadable."""
     try:
         return read(text)
@@ -277,7 +277,7 @@ def literal(text: str) -> Any:
     """Parse a single JSON or Python literal, which can be a list, a tuple, a dictionary with string or integer keys, a
     string, a number, a boolean or None. Digits may be in any script.
 
-    Any other text is unreadable, including NaN, infinity, duplicate keys, brackets nested more than `MAX_DEPTH` deep,
+    Any other text is unreadable, including NaN, infinity, duplicate keys, brackets nested more than `_MAX_DEPTH` deep,
     and numbers with more than 1,000 digits.
 
     `ast.literal_eval` is not used because it takes 0.25 s for some texts of 10,000 characters.
@@ -315,7 +315,7 @@ def _literal(token: str, tokens: Iterator[str], depth: int) -> Any:
 def _group(bracket: str, tokens: Iterator[str], depth: int) -> Any:
     """Parse the rest of a list, tuple or dictionary after its opening bracket. Parentheses around a single item yield
     the item itself."""
-    if depth > MAX_DEPTH:
+    if depth > _MAX_DEPTH:
         raise Unreadable
     keys: list[Any] = []
     items: list[Any] = []

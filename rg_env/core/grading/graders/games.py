@@ -16,7 +16,7 @@ from rg_env.core.grading.graders import common, forms
 from rg_env.core.grading.graders.common import Config, Entry
 from rg_env.core.grading.graders.expressions import Node, exact, parse
 
-Grid = list[list[int]]
+Board = list[list[int]]
 
 _SIGNS = str.maketrans({"^": "∧", "⋀": "∧", "˄": "∧", "⌃": "∧", "v": "∨", "V": "∨", "⋁": "∨", "˅": "∨", "⌄": "∨"})
 
@@ -35,7 +35,7 @@ def _sudoku(answer: str, entry: Entry, side: int) -> float:
     size = side * side
     starts = [(row, column) for row in range(0, size, side) for column in range(0, size, side)]
 
-    def obeys(grid: Grid) -> bool:
+    def obeys(grid: Board) -> bool:
         boxes = [[grid[r + i][c + j] for i in range(side) for j in range(side)] for r, c in starts]
         return _is_latin(grid) and all(map(_is_complete, boxes))
 
@@ -53,7 +53,7 @@ def futoshiki(answer: str, entry: Entry, config: Config) -> float:
     if _signs(text) not in ("", _signs(entry["answer"])):
         return 0.0
 
-    def obeys(grid: Grid) -> bool:
+    def obeys(grid: Board) -> bool:
         return _is_latin(grid) and all(
             grid[r1][c1] < grid[r2][c2] if sign == "<" else grid[r1][c1] > grid[r2][c2]
             for r1, c1, r2, c2, sign in metadata["constraints"]
@@ -68,7 +68,7 @@ def kakurasu(answer: str, entry: Entry, config: Config) -> float:
     """Accept a grid of zeros and ones whose rows and columns have the required weighted sums."""
     metadata = entry["metadata"]
 
-    def obeys(grid: Grid) -> bool:
+    def obeys(grid: Board) -> bool:
         is_binary = all(cell in (0, 1) for row in grid for cell in row)
         return is_binary and _weights(grid) == metadata["row_sums"] and _weights(_columns(grid)) == metadata["col_sums"]
 
@@ -81,7 +81,7 @@ def survo(answer: str, entry: Entry, config: Config) -> float:
     metadata = entry["metadata"]
     puzzle, size = metadata["puzzle"], metadata["board_size"]
 
-    def obeys(grid: Grid) -> bool:
+    def obeys(grid: Board) -> bool:
         used = [cell for cell, given in zip(common.flat(grid), common.flat(puzzle), strict=True) if not given]
         sums_hold = all(sum(line[:-1]) == line[-1] for line in grid + _columns(grid))
         return sums_hold and sorted(used) == sorted(metadata["candidate_numbers"])
@@ -89,7 +89,7 @@ def survo(answer: str, entry: Entry, config: Config) -> float:
     return _value(_grid(answer, size, size, one_digit=False), metadata, obeys)
 
 
-def _value(grid: Grid, metadata: dict[str, Any], obeys: Callable[[Grid], bool]) -> float:
+def _value(grid: Board, metadata: dict[str, Any], obeys: Callable[[Board], bool]) -> float:
     """Return 1.0 for a grid that keeps the givens and `obeys` the rules, and the partial credit described in the module
     docstring for any other grid."""
     boards = map(common.flat, (grid, metadata["puzzle"], metadata["solution"]))
@@ -104,7 +104,7 @@ def _value(grid: Grid, metadata: dict[str, Any], obeys: Callable[[Grid], bool]) 
     return (hits - most_common) / len(empty) if hits > most_common else 0.0
 
 
-def _grid(text: str, n_rows: int, n_columns: int, one_digit: bool = True) -> Grid:
+def _grid(text: str, n_rows: int, n_columns: int, one_digit: bool = True) -> Board:
     """Parse the grid into rows of whole numbers, with 0 for a blank (`_`). A grid that does not have `n_rows` rows and
     `n_columns` columns is unreadable.
 
@@ -116,10 +116,10 @@ def _grid(text: str, n_rows: int, n_columns: int, one_digit: bool = True) -> Gri
     grid = [[0 if cell == "_" else common.whole(cell) for cell in row] for row in rows]
     if [len(row) for row in grid] != [n_columns] * n_rows or None in common.flat(grid):
         raise forms.Unreadable
-    return cast(Grid, grid)
+    return cast(Board, grid)
 
 
-def _columns(grid: Grid) -> Grid:
+def _columns(grid: Board) -> Board:
     return [list(column) for column in zip(*grid, strict=True)]
 
 
@@ -128,11 +128,11 @@ def _is_complete(cells: Sequence[int]) -> bool:
     return sorted(cells) == list(range(1, len(cells) + 1))
 
 
-def _is_latin(grid: Grid) -> bool:
+def _is_latin(grid: Board) -> bool:
     return all(map(_is_complete, grid + _columns(grid)))
 
 
-def _weights(lines: Grid) -> list[int]:
+def _weights(lines: Board) -> list[int]:
     """Return the sum of the positions of the ones in each line. Positions are counted from 1."""
     return [sum(position for position, cell in enumerate(line, start=1) if cell) for line in lines]
 

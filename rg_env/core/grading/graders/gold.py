@@ -175,7 +175,7 @@ _RIGHT: Mapping[str, Callable[[Entry, Config], str]] = {
 }
 """Functions, named after their tasks, that return an entry's right answer in the stored format."""
 
-SOLVED = ("rush_hour", "boxnet")
+SOLVED_TASKS = ("rush_hour", "boxnet")
 """Tasks whose gold answers are computed by a solver, which assumes that the entry is valid."""
 
 

@@ -2,8 +2,8 @@
 
 A formula is a tuple: `("var", name)`, `("not", f)`, or `(operator, left, right)` with the operator `and`, `or`,
 `implies` or `iff`. As in the library, negation binds most tightly, followed by `and`, `or`, `implies` and `iff`.
-Chained implications associate to the right, as usual. Parsing is bounded: a formula always has at most `MAX_DEPTH`
-levels and, by default, at most `MAX_TOKENS` tokens.
+Chained implications associate to the right, as usual. Parsing is bounded: a formula always has at most `MAX_LEVELS`
+levels and, by default, at most `MAX_ANSWER_TOKENS` tokens.
 
 A conclusion follows from all premises together, and no part of it follows from a single premise. Only a formula's
 meaning matters: a formula is represented by its column in the truth table (`columns`), so equivalent formulas are
@@ -31,8 +31,8 @@ from rg_env.core.grading.graders.common import Config, Entry
 from rg_env.core.grading.graders.forms import Unreadable
 
 Formula = tuple[Any, ...]
-MAX_TOKENS = 400
-MAX_DEPTH = 40
+MAX_ANSWER_TOKENS = 400
+MAX_LEVELS = 40
 MAX_VARIABLES = 16
 _WORDS = {
     "∧": "and", "&": "and", "&&": "and", "/\\": "and", "and": "and", "land": "and", "wedge": "and",
@@ -196,7 +196,7 @@ def _cubes(column: int, variables: Iterable[int]) -> list[int]:
 # Formulas
 
 
-def parse(text: str, variables: Collection[str], max_tokens: int = MAX_TOKENS) -> Formula:
+def parse(text: str, variables: Collection[str], max_tokens: int = MAX_ANSWER_TOKENS) -> Formula:
     """Parse a formula that uses only `variables`. Raises `Unreadable` if `text` is not a formula."""
     words = _TOKEN.findall(text)
     if len(words) > max_tokens:
@@ -227,7 +227,7 @@ def _binary(tokens: list[tuple[str, str]], weakest: int, depth: int) -> Formula:
 
 def _unary(tokens: list[tuple[str, str]], depth: int) -> Formula:
     kind, name = tokens.pop()
-    if depth > MAX_DEPTH:
+    if depth > MAX_LEVELS:
         raise Unreadable
     if kind == "var":
         return ("var", name)
