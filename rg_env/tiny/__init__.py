@@ -13,9 +13,9 @@ discover that working step by step earns more reward. The reward curve rises wit
 in a trainer shows up just as quickly.
 
 The policy is meant for demonstrations and tests. It is not a general language model, because it was trained only on
-questions from the training split of these tasks, with a single system prompt (`core.prompts.SYSTEM_PROMPT`). `README.md`
-in this folder contains the recipe and the measurements, and `python tools/tiny_build.py --out DIR` rebuilds the policy
-from scratch.
+questions from the training split of these tasks, with a single system prompt (`core.prompts.SYSTEM_PROMPT`).
+`README.md` in this folder contains the recipe and the measurements, and `python tools/tiny_build.py --out DIR` rebuilds
+the policy from scratch.
 
 This module imports neither torch nor Reasoning Gym.
 """

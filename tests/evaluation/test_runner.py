@@ -21,9 +21,9 @@ from chat_server import ChatServer
 from starlette.responses import JSONResponse
 
 from rg_env import evaluation
-from rg_env.core import rewards
 from rg_env.core.data.dataset import build_rows
 from rg_env.core.processes import entered
+from rg_env.core.rewards import registry
 from rg_env.core.run_folder import json_lines, locked
 from rg_env.errors import InputError, OutputFolderError, RewardError, ServerError, install_command
 from rg_env.evaluation.config import EvalConfig
@@ -225,7 +225,7 @@ def test_a_reward_that_raises_ends_the_evaluation(
     def broken(rollout: Any) -> float:
         raise KeyError("no such thing")
 
-    monkeypatch.setitem(rewards._REGISTRY, "broken", broken)
+    monkeypatch.setitem(registry._REGISTRY, "broken", broken)
     chat.reset(half)
     with pytest.raises(RewardError, match="broken"):
         _run(_config(chat, tmp_path / "e", "rewards.broken=1.0", n=4))

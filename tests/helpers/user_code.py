@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rg_env.core import rewards as registry
 from rg_env.core import user_code
+from rg_env.core.rewards import registry
 from rg_env.core.tasks import library, task_table
 
 TASK = """
