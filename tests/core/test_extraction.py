@@ -2,10 +2,12 @@
 
 import re
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,54 +19,13 @@ PIECES = st.sampled_from([*TAGS, "a", " ", "\n", "<answer", "answer>", "<", "42"
 TEXTS = st.lists(PIECES, max_size=30).map("".join)
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        *(("<answer>4</answer>", "4"), ("<answer>\n 4\t</answer> bye", "4")),
-        *(("<answer>1</answer> no, <answer>2</answer>", "2"), ("<answer>1</answer> no, <answer>2", "1")),
-        *(("<answer>a<answer>b</answer>", "b"), ("<answer>a</answer></answer>", "a")),
-        *(("<answer>two\nlines</answer>", "two\nlines"), ("<answer>a < b</answer>", "a < b"), ("", None), ("4", None)),
-        *(("<answer>4", None), ("4</answer>", None), ("</answer>4<answer>", None), ("<answer></answer>", None)),
-        *(("<answer> \n</answer>", None), ("<answer>4</answer><answer> </answer>", None), ("<ANSWER>4</ANSWER>", None)),
-    ],
-)
-def test_the_last_well_formed_answer_counts(text: str, answer: str | None) -> None:
+CASES = yaml.safe_load((Path(__file__).parents[1] / "data" / "extraction.yaml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("text", "answer"), CASES)
+def test_the_last_answer_outside_of_thinking_counts(text: str, answer: str | None) -> None:
     """The answer is the text in the last pair of tags, from the innermost opening one, without surrounding whitespace.
-    A blank answer is missing."""
-    assert extract(text) == (NONE if answer is None else Extraction("ok", answer))
-
-
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("<think>is it <answer>4</answer>?</think> I give up.", None),
-        ("<think>is it <answer>4</answer>?</think><answer>5</answer>", "5"),
-        ("<answer>5</answer><think>sure? <answer>4</answer></think>", "5"),
-        ("<think>a</think><answer>5</answer><think>b</think><answer>6</answer>", "6"),
-        ("<think>is it <answer>4</answer>? Let me", None),
-        ("<answer>5</answer><think>is it <answer>4</answer>? Let me", "5"),
-        ("<think>a</think><think><answer>4</answer>", None),
-        ("is it <answer>4</answer>?</think> I give up.", None),
-        ("is it <answer>4</answer>?</think><answer>5</answer>", "5"),
-        ("in <answer> tags, then.</think>5</answer>", None),
-        ("<think>a</think>is it <answer>4</answer>?</think>", None),
-        ("<think>I must <think> first</think><answer>5</answer>", "5"),
-        ("<think>write <answer> after</think>5</answer>", None),
-        ("<answer>use <think> here</answer>", "use <think> here"),
-        ("<answer>use <think> here</answer> not <answer>5</answer>", "5"),
-        ("<answer><think>2 + 3</think>5</answer>", "<think>2 + 3</think>5"),
-        ("<answer>first <think>is it <answer>4</answer>?</think>", None),
-        ("<answer>a<think>b</answer>c</think>", None),
-        ("<thinking><answer>4</answer></thinking>", "4"),
-        ("<THINK><answer>4</answer></THINK>", "4"),
-        ("<|think|><answer>4</answer>", "4"),
-    ],
-)
-def test_an_answer_in_thinking_does_not_count(text: str, answer: str | None) -> None:
-    """An answer inside a thinking block does not count, whether the block is closed, cut off or opened by the prompt.
-
-    Tags that are only mentioned or are not in pairs, and tags with other names, are text.
-    """
+    A blank answer is missing, and one inside a thinking block does not count."""
     assert extract(text) == (NONE if answer is None else Extraction("ok", answer))
 
 

@@ -1,4 +1,4 @@
-"""Text for people: one-line errors, untrusted text and abbreviated values; also errors for unusual arguments."""
+"""Text for people: one-line errors, untrusted text and abbreviated values."""
 
 from typing import Any
 
@@ -6,10 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rg_env.core.data.dataset import build_rows
-from rg_env.core.grading.scoring import score
 from rg_env.core.rewards import checked_value
-from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import (
     described,
     one_line,
@@ -20,29 +17,7 @@ from rg_env.core.text import (
     visible_line,
     without_controls,
 )
-from rg_env.errors import InputError, RewardError
-
-LOOP: dict[str, Any] = {}
-LOOP["min_animals"] = LOOP
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: score("<answer>1</answer>", None), "must be a mapping or JSON text, not None"),
-        (lambda: score("<answer>1</answer>", {"rg_task": ["x"], "config": "", "entry": ""}), r"unknown task \['x'\]"),
-        (lambda: score("<answer>1</answer>", {1: 2, "a": 3}), "lacks 'rg_task'; it has"),
-        (lambda: score("<answer>1</answer>", "[" * 200_000), "a row's info is not valid JSON"),
-        (lambda: Mixture.parse([{"name": "gcd", "weight": 10**400}]), "weight=1000.*: must be a number"),
-        (lambda: Mixture.parse({"name": "leg_counting", "config": LOOP}), "cannot be written as JSON"),
-        (lambda: Mixture.parse({"name": "leg_counting", "config": {"min_animals": {(1, 2): 3}}}), "written as JSON"),
-        (lambda: build_rows(["gcd", "lcm"], "train", 10**400, 0), "number of train examples must be .* not 1000"),
-        (lambda: build_rows("gcd", "train", 1, 10**5000), r"seed must be .* to 2\*\*64, not <int, too long"),
-    ],
-)  # fmt: skip
-def test_odd_values_are_reported(call: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        call()
+from rg_env.errors import RewardError
 
 
 @pytest.mark.parametrize("value", [10**400, 1e308, -1.1e100])
