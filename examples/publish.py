@@ -3,7 +3,6 @@
     python examples/publish.py outputs/RUN me/legs --dry-run                 # shows the files and the card
     python examples/publish.py outputs/RUN me/legs --private
     python examples/publish.py outputs/RUN me/legs --optimizer-state full    # so that training can resume
-    python examples/publish.py verl/global_step_400 me/legs --base Qwen/Qwen2.5-3B-Instruct
 
 This script does the same as `rg-env push`. The token comes from HF_TOKEN (which .env can also set) or from `hf auth
 login`. To resume an interrupted upload, repeat the command. A run is published automatically if its config has
@@ -18,13 +17,10 @@ from rg_env.commands import run_command
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "run", type=Path, help="a run (its last checkpoint is used), a checkpoint from any trainer, or a model folder"
-    )
+    parser.add_argument("run", type=Path, help="a run (its last checkpoint is used), or one of its checkpoints")
     parser.add_argument("repo_id", help="USER/NAME, created if missing")
     parser.add_argument("--private", action="store_true")
     parser.add_argument("--optimizer-state", choices=["none", "full"], default="none")
-    parser.add_argument("--base", metavar="MODEL", help="base model, if the checkpoint has no config or tokenizer")
     parser.add_argument("--revision", metavar="BRANCH", help="branch, created if missing")
     parser.add_argument("--dry-run", action="store_true", help="prepare the files and the card, but upload nothing")
     options = parser.parse_args()
@@ -37,7 +33,6 @@ def main() -> None:
         private=options.private,
         optimizer_state=options.optimizer_state,
         revision=options.revision,
-        base=options.base,
     )
     if options.dry_run:
         print(preview(request).rstrip())

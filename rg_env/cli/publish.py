@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rg_env.cli.parser import CommandParser, request_of
+from rg_env.cli.parser import request_of
 from rg_env.commands import end_signals_as_ctrl_c, require, say
 
 
@@ -13,24 +13,25 @@ def add(commands: Any) -> None:
     export = commands.add_parser(
         "export",
         help="export a checkpoint as a Hugging Face model folder and verify it",
-        usage="rg-env export CHECKPOINT [--output-dir DIR] [--dtype bf16|fp16|fp32] [--merge-lora] [options]",
+        usage="rg-env export CHECKPOINT [--output-dir DIR] [--dtype bf16|fp16|fp32] [options]",
         epilog="If a check fails, nothing is written and the exit code is 1. Code in a checkpoint is never executed.",
         examples=[
             "rg-env export outputs/RUN --best --dtype bf16 --output-dir my-model",
-            "rg-env export global_step_400/actor --base Qwen/Qwen2.5-3B-Instruct --output-dir my-model",
+            "rg-env export outputs/LORA/checkpoint-200",
         ],
     )
     option = export.add_argument
-    _add_checkpoint(export)
+    text = "a run (its last checkpoint), a checkpoint (also with DeepSpeed's shards), LoRA adapters, or a model folder"
+    option("path", metavar="CHECKPOINT", type=Path, help=text)
+    option("--base", metavar="MODEL", help="base model, if the checkpoint lacks a config or tokenizer")
     option("--output-dir", metavar="DIR", dest="out", type=Path, help="new output folder; default: CHECKPOINT-export")
     option(
         "--dtype",
         choices=["bf16", "fp16", "fp32"],
         help="dtype of the weights; default: the run's dtype, or the dtype in config.json",
     )
-    export.flag("--merge-lora", help="merge LoRA adapters into the base model")
     export.flag("--best", help="export the run's checkpoint with the best accuracy")
-    text = "check that tensors, logits and accuracy match those of the trained model; default: on"
+    text = "check that tensors and logits match those of the trained model; default: on"
     option("--verify", action=argparse.BooleanOptionalAction, default=True, help=text)
     export.set_defaults(run=_export)
 
@@ -42,11 +43,12 @@ def add(commands: Any) -> None:
         "Rerun the command to resume an interrupted upload.",
         examples=[
             "rg-env push outputs/RUN --repo-id me/legs --dry-run",
-            "rg-env push global_step_400 --base Qwen/Qwen2.5-3B-Instruct --repo-id me/legs --optimizer-state full",
+            "rg-env push outputs/RUN/checkpoint-200 --repo-id me/legs --private --optimizer-state full",
         ],
     )
     option = push.add_argument
-    _add_checkpoint(push)
+    text = "a run (its last checkpoint), one of its checkpoints, or an export next to these"
+    option("path", metavar="CHECKPOINT", type=Path, help=text)
     option("--repo-id", metavar="USER/NAME", required=True, help="target repository (created if missing)")
     push.flag("--private", help="create a private repository")
     text = "optimizer state to upload (needed to resume training); default: none"
@@ -54,15 +56,6 @@ def add(commands: Any) -> None:
     option("--revision", metavar="BRANCH", help="target branch (created if missing); default: main")
     push.flag("--dry-run", help="list the files, print the card and check the export, but do not upload anything")
     push.set_defaults(run=_push)
-
-
-def _add_checkpoint(parser: CommandParser) -> None:
-    text = (
-        "a run (its last checkpoint), a checkpoint from any trainer (including DeepSpeed and FSDP shards), "
-        "LoRA adapters, or a model"
-    )
-    parser.add_argument("path", metavar="CHECKPOINT", type=Path, help=text)
-    parser.add_argument("--base", metavar="MODEL", help="base model, if the checkpoint lacks a config or tokenizer")
 
 
 def _export(options: argparse.Namespace) -> int:
@@ -80,8 +73,7 @@ def _export(options: argparse.Namespace) -> int:
 
 def _push(options: argparse.Namespace) -> int:
     require("huggingface_hub", "safetensors", "scipy", extra="train")
-    from rg_env.core.hub import PushRequest
-    from rg_env.publish.push import preview, push
+    from rg_env.publish.push import PushRequest, preview, push
 
     request = request_of(PushRequest, options)
     with end_signals_as_ctrl_c():

@@ -1,16 +1,12 @@
-"""Requests to publish on the Hugging Face Hub, and checks of its availability and of model, repository and branch
-names.
+"""The Hugging Face Hub: its availability, valid names of models, repositories and branches, and the push command.
 
 Config modules import this module, so it imports huggingface_hub only when a function needs it.
 """
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from shlex import join
 from typing import Literal
 
-from rg_env.core.processes import entered
 from rg_env.core.text import one_line, reason_of
 from rg_env.errors import InputError
 
@@ -22,36 +18,17 @@ LOGIN = "set HF_TOKEN in .env, or run `hf auth login` (with a write token: huggi
 OptimizerState = Literal["none", "full"]
 
 
-@dataclass(frozen=True)
-class PushRequest:
-    """A request to publish a model on the Hub."""
-
-    path: Path
-    """Folder that contains a run (whose last checkpoint is published), a checkpoint or a model."""
-    repo_id: str
-    private: bool = False
-    optimizer_state: OptimizerState = "none"
-    """"full" uploads everything needed to resume training, regardless of which trainer wrote the checkpoint."""
-    revision: str | None = None
-    """Branch to upload to. Default: the main branch."""
-    base: str | None = None
-    """Base model (a folder, or a name on the Hub). Default: the base model recorded by the checkpoint or its run."""
-
-    @property
-    def full(self) -> bool:
-        return self.optimizer_state == "full"
-
-    @property
-    def arguments(self) -> list[str]:
-        """Command-line arguments for `rg-env`."""
-        given = {"--optimizer-state": "full" if self.full else None, "--revision": self.revision, "--base": self.base}
-        options = [word for option, value in given.items() if value for word in (option, value)]
-        return ["push", str(self.path), "--repo-id", self.repo_id, *(["--private"] if self.private else []), *options]
-
-    @property
-    def command(self) -> str:
-        """The equivalent shell command."""
-        return join([entered("rg-env"), *self.arguments])
+def push_arguments(
+    path: Path,
+    repo_id: str,
+    private: bool = False,
+    optimizer_state: OptimizerState = "none",
+    revision: str | None = None,
+) -> list[str]:
+    """Return the command-line arguments of `rg-env` that publish a model, as `rg_env.publish.push.push` does."""
+    state = ["--optimizer-state", optimizer_state] if optimizer_state != "none" else []
+    branch = ["--revision", revision] if revision else []
+    return ["push", str(path), "--repo-id", repo_id, *(["--private"] if private else []), *state, *branch]
 
 
 def hub_answers() -> bool:

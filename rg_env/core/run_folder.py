@@ -4,7 +4,7 @@ the learning curve.
     run = RunFolder(Path("outputs/RUN"))
     run.config()["model"], run.metrics()[-1], run.last_checkpoint()
 
-config.yaml           the resolved settings; config_from_step_N.yaml if the run resumed after step N with new settings
+config.yaml           the resolved settings of the run's last start
 arguments.yaml        for runs from a config: the resolved training arguments, prompt and rewards
 manifest.json         versions, machine, and the training and evaluation rows
 metrics.jsonl         one line per step, and one per evaluation
@@ -136,11 +136,11 @@ class RunFolder:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the lines of metrics.jsonl, each with its step, or an empty list if the file is missing."""
-        return list(_steps_in(self.metrics_file))
+        return list(json_lines(self.metrics_file)) if self.metrics_file.is_file() else []
 
     def rollouts(self) -> Iterator[dict[str, Any]]:
         """Yield the training rollouts in rollouts.jsonl, each with its step, or nothing if the file is missing."""
-        return _steps_in(self.rollouts_file)
+        return json_lines(self.rollouts_file) if self.rollouts_file.is_file() else iter(())
 
     def evaluation_steps(self) -> list[int]:
         """Return the steps that have an evaluation, in order."""
@@ -158,22 +158,18 @@ class RunFolder:
 
     def files(self) -> list[Path]:
         """Return all files that the run has written, except checkpoints and the trackers' folders."""
-        settings = [self.config_file, self.arguments_file, *sorted(self.path.glob("*_from_step_*.yaml"))]
-        others = [self.manifest_file, self.metrics_file, self.rollouts_file, self.results_file, self.curve_file]
+        settings = [self.config_file, self.arguments_file, self.manifest_file]
+        results = [self.metrics_file, self.rollouts_file, self.results_file, self.curve_file]
         evaluations = map(self.evaluation_file, self.evaluation_steps())
-        return [file for file in (*settings, *others, *evaluations) if file.is_file()]
+        return [file for file in (*settings, *results, *evaluations) if file.is_file()]
 
     # Writing
 
-    def write_config(
-        self, config: dict[str, Any], arguments: dict[str, Any] | None = None, from_step: int | None = None
-    ) -> None:
-        """Write config.yaml and, if `arguments` is given, arguments.yaml. `from_step` is the step from which a resumed
-        run continues."""
-        suffix = "" if from_step is None else f"_from_step_{from_step}"
+    def write_config(self, config: dict[str, Any], arguments: dict[str, Any] | None = None) -> None:
+        """Write config.yaml and, if `arguments` is given, arguments.yaml."""
         for file, values in ((self.config_file, config), (self.arguments_file, arguments)):
             if values is not None:
-                write_aside(file.with_stem(f"{file.stem}{suffix}"), yaml12.to_yaml(_plain(values)))
+                write_aside(file, yaml12.to_yaml(_plain(values)))
 
     def write_manifest(
         self,
@@ -224,7 +220,7 @@ class RunFolder:
         """Remove the records of all steps after `step`. A resumed run writes these records again."""
         for file in (self.metrics_file, self.rollouts_file):
             if file.exists():
-                kept = [each for each in _steps_in(file) if each["step"] <= step]
+                kept = [each for each in json_lines(file) if each["step"] <= step]
                 write_aside(file, "".join(map(_line, kept)))
         for later in [each for each in self.evaluation_steps() if each > step]:
             self.evaluation_file(later).unlink()
@@ -453,13 +449,6 @@ def _mapping(file: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise damaged(file, "it does not contain keys and values")
     return values
-
-
-def _steps_in(file: Path) -> Iterator[dict[str, Any]]:
-    for record in json_lines(file) if file.is_file() else ():
-        if not isinstance(record.get("step"), int):
-            raise damaged(file, "a line has no step")
-        yield record
 
 
 def _write_json(file: Path, values: dict[str, Any]) -> None:

@@ -8,14 +8,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData
 from jinja2 import ChainableUndefined, Environment, PackageLoader
 
 from rg_env.core.data.manifest import split_hash
 from rg_env.core.data.splits import Split
-from rg_env.core.hub import PushRequest
 from rg_env.core.run_folder import RunFolder
 from rg_env.core.statistics import with_interval
 from rg_env.core.text import counted, one_line
@@ -26,7 +25,9 @@ from rg_env.publish.checkpoint import Base, Checkpoint
 from rg_env.publish.contents import CURVE, publishable
 from rg_env.tiny import TINY
 
-Values = dict[str, Any]
+if TYPE_CHECKING:
+    from rg_env.publish.push import PushRequest
+
 _KINDS = {"accuracy": "sampled", "greedy_accuracy": "greedy"}
 _LICENSE = ("license", "license_name", "license_link")
 
@@ -55,11 +56,11 @@ def find_license(base: Base, api: HfApi | None = None) -> dict[str, str | None]:
     return {"stated_by": stated_by, **{key: data.get(key) for key in _LICENSE}}
 
 
-def card(request: PushRequest, checkpoint: Checkpoint, license: Values, paths: Sequence[str]) -> str:
+def card(request: "PushRequest", checkpoint: Checkpoint, license: dict[str, Any], paths: Sequence[str]) -> str:
     """Render the card. `paths` are the paths of the other files in the repository."""
     run = checkpoint.run
-    config, arguments = (publishable(values) for values in (run.config(), run.arguments())) if run else ({}, {})
-    manifest = run.manifest() if run else {}
+    assert run is not None
+    config, arguments, manifest = publishable(run.config()), publishable(run.arguments()), run.manifest()
     rows = manifest.get("rows") or {}
     own = _own_data(config)
     before, after = (_evaluation(run, step, own) for step in (0, checkpoint.step))
@@ -69,7 +70,7 @@ def card(request: PushRequest, checkpoint: Checkpoint, license: Values, paths: S
         f"after {counted(each.step, 'step')}" if each.step else "before": each for each in (before, after) if each
     }
     shown = together(columns) if columns else None
-    sources: list[tuple[str, Values, Split]] = (
+    sources: list[tuple[str, dict[str, Any], Split]] = (
         [("training", rows, "train"), ("evaluation", rows, "eval")] if rows else []
     )
     sources += [("evaluation", each, "eval") for each in manifest.get("evaluation_rows", [])]
@@ -96,7 +97,7 @@ def card(request: PushRequest, checkpoint: Checkpoint, license: Values, paths: S
     )
 
 
-def _own_data(config: Values) -> str | None:
+def _own_data(config: dict[str, Any]) -> str | None:
     """Describe the user's own data that a run used for training: the name of a file or dataset, or the number of rows.
     Returns None for Reasoning Gym tasks."""
     data, environment = config.get("data"), config.get("environment") or {}
@@ -108,7 +109,7 @@ def _own_data(config: Values) -> str | None:
     return data if isinstance(data, str) and data else counted(environment["own_rows"], "own row")
 
 
-def _copies(config: Values, paths: Sequence[str]) -> Iterator[str]:
+def _copies(config: dict[str, Any], paths: Sequence[str]) -> Iterator[str]:
     """Describe each published file that contains questions from the user's own data."""
     count = (config.get("splits") or {}).get("num_eval_examples")
     if count != 0 and any(path.startswith("run/eval_results/") for path in paths):
@@ -118,10 +119,10 @@ def _copies(config: Values, paths: Sequence[str]) -> Iterator[str]:
         yield "`run/rollouts.jsonl` contains questions from training"
 
 
-def _evaluation(run: RunFolder | None, step: int | None, own_data: str | None) -> Results | None:
+def _evaluation(run: RunFolder, step: int | None, own_data: str | None) -> Results | None:
     """Read the evaluation after a step, if any. For a run on the user's own data, the training task is renamed to
     `own_data`."""
-    if run is None or step not in run.evaluation_steps():
+    if step not in run.evaluation_steps():
         return None
     results = read_results(run.evaluation_file(step))
     tasks = {own_data if own_data and task.part == "training" else name: task for name, task in results.tasks.items()}
@@ -129,19 +130,18 @@ def _evaluation(run: RunFolder | None, step: int | None, own_data: str | None) -
 
 
 def _metadata(
-    request: PushRequest, checkpoint: Checkpoint, license: Values, after: Results | None, own_data: str | None
+    request: "PushRequest", checkpoint: Checkpoint, license: dict[str, Any], after: Results | None, own_data: str | None
 ) -> str:
     """Render the card's YAML metadata, including `model-index`."""
-    run, base, is_adapter = checkpoint.run, checkpoint.base, bool(checkpoint.adapter)
-    trained = run is not None and run.arguments().get("training")
+    base, is_adapter = checkpoint.base, bool(checkpoint.adapter)
     # Omit the results if the weights were rounded after the run evaluated them.
     measured = after if after and not checkpoint.rounded_to else None
-    tags = {"rg-env": True, "reasoning-gym": not own_data, "reinforcement-learning": True, "grpo": trained}
+    tags = ["rg-env", *([] if own_data else ["reasoning-gym"]), "reinforcement-learning", "grpo"]
     data = ModelCardData(
         **{key: license.get(key) for key in _LICENSE},
         library_name="peft" if is_adapter else "transformers",
         pipeline_tag="text-generation",
-        tags=[tag for tag, applies in tags.items() if applies],
+        tags=tags,
         base_model=base.name if base.on_hub else None,
         base_model_relation=("adapter" if is_adapter else "finetune") if base.on_hub else None,
         model_name=request.repo_id.partition("/")[2] if measured else None,
@@ -162,16 +162,9 @@ def _eval_results(evaluation: Results, own_data: str | None) -> Iterator[EvalRes
                 dataset_name=title if is_own else f"Reasoning Gym, {title}",
                 dataset_config=None if is_own else title,
                 dataset_split="eval",
-                dataset_args={"manifest_sha256": task.questions.manifest_sha256},
                 metric_type="accuracy",
                 metric_value=getattr(scores, figure),
                 metric_name=f"accuracy, {kind}",
-                metric_args={
-                    "n": scores.n,
-                    "standard_error": scores.errors[figure],
-                    "temperature": task.sampling.temperature if kind == "sampled" else 0.0,
-                    "max_tokens": task.sampling.max_tokens,
-                },
             )
 
 

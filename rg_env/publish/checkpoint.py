@@ -8,10 +8,10 @@ This module only reads files and needs neither the network nor torch.
 
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from shlex import quote
 from typing import Any, Literal
 
 from safetensors import safe_open
@@ -22,11 +22,16 @@ from rg_env.core.text import one_line
 from rg_env.errors import InputError
 from rg_env.evaluation.results import read_evaluations
 from rg_env.tiny import POLICY_DIR, TINY
-from rg_env.training.checkpointing.files import ADAPTER, WEIGHTS, read_shapes, saved_step, weight_files
+from rg_env.training.checkpointing.files import (
+    ADAPTER,
+    WEIGHTS,
+    read_shapes,
+    saved_step,
+    weight_files,
+)
 
-Kind = Literal["adapter", "deepspeed", "dtensor", "distcp", "plain"]
-"""Format of a checkpoint: LoRA adapters, DeepSpeed shards, one file of DTensors per process (verl),
-torch.distributed.checkpoint (FSDP), or complete weights."""
+Kind = Literal["adapter", "deepspeed", "plain"]
+"""Format of a checkpoint: LoRA adapters, DeepSpeed shards, or complete weights."""
 
 BIN = "pytorch_model.bin"
 TOKENIZER = (
@@ -34,12 +39,18 @@ TOKENIZER = (
     *("special_tokens_map.json", "added_tokens.json", "merges.txt", "chat_template.jinja", "chat_template.json"),
 )
 """Tokenizer files. Every tokenizer has at least one of the first five."""
-_STEP = re.compile(r"checkpoint-(\d+)(?:-.+)?|global_step_?(\d+)")
+_STEP = re.compile(r"checkpoint-(\d+)(?:-.+)?|global_step(\d+)")
 """Pattern for the folder names of checkpoints and their exports."""
 _KINDS = (
-    f"a model folder ({WEIGHTS} or {BIN}), adapters (adapter_config.json), DeepSpeed's global_stepN folder, "
-    "model_world_size_N_rank_R.pt files, .distcp files with their .metadata, or a run with checkpoint-N folders"
+    f"a model folder ({WEIGHTS} or {BIN}), adapters (adapter_config.json), DeepSpeed's global_stepN folder, or a run "
+    "with checkpoint-N folders"
 )
+_MERGERS = {
+    "*.distcp": "accelerate merge-weights {folder} MODEL",
+    "model_world_size_*_rank_*.pt": "python -m verl.model_merger merge --backend fsdp --local_dir {folder} "
+    "--target_dir MODEL",
+}
+"""Commands that merge the shards of other trainers (FSDP, verl), by the names of the shards."""
 
 
 @dataclass(frozen=True)
@@ -83,16 +94,8 @@ class Checkpoint:
     """Training step after which the weights were saved, or None if it is unknown."""
     run: RunFolder | None
     """Run that trained the weights, or None if it is unknown."""
-    near: tuple[Path, ...]
-    """Folders that may contain the configuration and the tokenizer, starting with the folder that contains the
-    weights."""
-    state: Path | None
-    """Folder with the optimizer state, which is needed to resume training, or None if the checkpoint has only weights.
-    """
     trained_from: str | None = None
     """Base model given by the caller, if any, which overrides the recorded base model."""
-    note: str | None = None
-    """Message for the user about the choice of this checkpoint."""
 
     @property
     def kind(self) -> Kind:
@@ -121,61 +124,34 @@ class Checkpoint:
         recorded = self.adapter.get("base_model_name_or_path") or self.trained_model.get("name")
         return Base.named(self.trained_from or recorded)
 
-    @cached_property
-    def is_ready(self) -> bool:
-        """Whether the folder can be published without an export."""
+    @property
+    def has_weights(self) -> bool:
+        """Whether the folder has complete weights as safetensors and their configuration. Raises `InputError` if the
+        weights cannot be read."""
         name, config = (ADAPTER, "adapter_config.json") if self.kind == "adapter" else (WEIGHTS, "config.json")
-        if (self.kind == "adapter" and self.weights != self.folder) or not (self.folder / config).is_file():
-            return False
-        shapes, problem = read_shapes(self.folder, name)
-        if problem:
-            raise InputError(f"{self.folder}: {problem}")
-        return bool(shapes) and not any(0 in shape for shape in shapes.values())  # ZeRO-3 can leave weights empty
+        shapes = read_shapes(self.folder, name)
+        return bool(shapes) and all(0 not in shape for shape in shapes.values()) and (self.folder / config).is_file()
 
     @property
     def is_resumable(self) -> bool:
-        """Whether an rg-env run can resume from `state`."""
-        return self.run is not None and self.state is not None and (self.state / "resume.json").is_file()
+        """Whether the folder contains everything needed to resume training."""
+        return (self.folder / "resume.json").is_file()
 
     @property
     def state_path(self) -> str:
-        """Path under which `state` is published in a repository."""
-        return f"{'run/' if self.run else ''}checkpoint" + ("" if self.step is None else f"-{self.step}")
+        """Path under which the training state is published in a repository."""
+        return "run/checkpoint" + ("" if self.step is None else f"-{self.step}")
 
     @property
     def rounded_to(self) -> str | None:
         """Dtypes to which an export rounded the weights, or None if the run evaluated exactly these weights."""
-        if not self.is_ready or (self.folder / "trainer_state.json").is_file():
+        if (self.folder / "trainer_state.json").is_file():
             return None
         dtypes: set[str] = set()
         for file in weight_files(self.folder, ADAPTER if self.kind == "adapter" else WEIGHTS):
             with safe_open(file, framework="np") as tensors:
                 dtypes |= {tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
         return ", ".join(sorted(dtypes)) if dtypes - {"F32"} else None
-
-    def config_folder(self) -> Path | None:
-        """Return the folder with config.json, or None if only the base model on the Hub has this file.
-
-        Raises:
-            InputError: config.json was not found.
-        """
-        near = () if self.kind == "adapter" else self.near
-        return self._folder_with(near, ("config.json",), "config.json, which describes the model")
-
-    def tokenizer_folder(self) -> Path | None:
-        """Return the folder with the tokenizer, or None if only the base model on the Hub has a tokenizer. Raises the
-        same errors as `config_folder`."""
-        return self._folder_with(self.near, TOKENIZER[:5], "tokenizer (tokenizer.json, tokenizer.model, ...)")
-
-    def _folder_with(self, near: Sequence[Path], names: Sequence[str], what: str) -> Path | None:
-        for folder in (*near, *([self.base.folder] if self.base.folder else [])):
-            if any((folder / name).is_file() for name in names):
-                return folder
-        if self.base.on_hub:
-            return None
-        searched = f", and neither does {self.base.folder}" if self.base.folder else ""
-        remedy = "pass the base model as --base NAME_OR_FOLDER"
-        raise InputError(f"{self.folder} has no {what}{searched}: {remedy}")
 
 
 def find_checkpoint(path: Path, *, best: bool = False, base: str | None = None) -> Checkpoint:
@@ -191,28 +167,18 @@ def find_checkpoint(path: Path, *, best: bool = False, base: str | None = None) 
     if not os.path.isdir(path):  # unlike Path.is_dir, this also returns False for names that are too long
         raise InputError(f"{one_line(path)} is not an existing folder; a checkpoint is {_KINDS}")
     try:
-        folder, note = _choose(path, best)
-        return _checkpoint(folder, base, note)
+        return _checkpoint(_choose(path, best), base)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _choose(path: Path, best: bool) -> tuple[Path, str | None]:
-    """Return the checkpoint in a run (or `path` itself) and a note about the choice."""
-    run, own, tracker = RunFolder(path), _parts_in(path), path / "latest_checkpointed_iteration.txt"
-    if best:
-        if own or not run.checkpoints():
-            raise InputError(f"{path} is not a run with checkpoint-N folders: omit --best")
-        return _best(run)
-    if own:
-        return path, None
-    if tracker.is_file():  # written by verl
-        return path / f"global_step_{one_line(tracker.read_text(errors='replace').strip(), 20)}", None
-    return run.last_checkpoint() or path, None
-
-
-def _best(run: RunFolder) -> tuple[Path, str | None]:
-    """Return the most accurate checkpoint, and a note if a step without a checkpoint was more accurate."""
+def _choose(path: Path, best: bool) -> Path:
+    """Return the last or the most accurate checkpoint of a run, or `path` itself if it is not a run."""
+    run, has_weights = RunFolder(path), bool(_parts_in(path))
+    if not best:
+        return path if has_weights else run.last_checkpoint() or path
+    if has_weights or not run.checkpoints():
+        raise InputError(f"{path} is not a run with checkpoint-N folders: omit --best")
     overall = {each.step or 0: each.overall() for each in read_evaluations(run)}
     measured = {step: each.accuracy for step, each in overall.items() if each and each.accuracy is not None}
     saved = {step: folder for folder in run.checkpoints() if (step := checkpoint_step(folder)) in measured}
@@ -221,54 +187,44 @@ def _best(run: RunFolder) -> tuple[Path, str | None]:
             f"{run.path} has no recorded accuracy for any of its checkpoints (the last is "
             f"{run.checkpoints()[0].name}): pass one of these checkpoints, or omit --best"
         )
-    best, peak = (max(steps, key=lambda step: (measured[step], step)) for steps in (saved, measured))
-    if measured[peak] == measured[best]:
-        return saved[best], None
-    return saved[best], (
-        f"step {peak} ({measured[peak]:.3f}) was more accurate than step {best} ({measured[best]:.3f}), but was not "
-        "saved; to save such steps, set output.save_every to the value of evaluation.every"
-    )
+    return saved[max(saved, key=lambda step: (measured[step], step))]
 
 
-def _checkpoint(folder: Path, base: str | None, note: str | None) -> Checkpoint:
-    inner = folder if not (folder / "actor").is_dir() or _parts_in(folder) else folder / "actor"  # as in verl
-    if not folder.is_dir() or not (parts := _parts_in(inner)):
-        raise InputError(f"{folder} is not a complete checkpoint; a checkpoint is {_KINDS}")
-    kind, weights = next(iter(parts.items()))
-    near = [weights, inner, inner / "huggingface", folder, folder / "huggingface"]
-    near += [weights.parent] if weights != inner or kind == "deepspeed" else []
+def _checkpoint(folder: Path, base: str | None) -> Checkpoint:
+    parts = _parts_in(folder)
+    if not parts:
+        problem = _foreign(folder) or f"is not a complete checkpoint; a checkpoint is {_KINDS}"
+        raise InputError(f"{folder} {problem}")
     runs = [each for each in (folder.parent, folder.parent.parent, folder) if RunFolder.is_run(each)]
-    names = [match for each in (folder, weights, folder.parent) if (match := _STEP.fullmatch(each.name))]
-    step, has_state = saved_step(folder), any((folder / name).is_file() for name in ("resume.json", "optimizer.pt"))
-    if step is None and names:
-        step = int(names[0][1] or names[0][2])
+    named = (each.name for each in (folder, *parts.values(), folder.parent))
+    steps = [int(match[1] or match[2]) for name in named if (match := _STEP.fullmatch(name))]
+    step = saved_step(folder)
     return Checkpoint(
         folder=folder,
         parts=parts,
-        step=step,
+        step=next(iter(steps), None) if step is None else step,
         run=RunFolder(runs[0]) if runs else None,
-        near=tuple(dict.fromkeys(each for each in near if each.is_dir())),
-        state=folder if has_state or {"deepspeed", "dtensor", "distcp"} & parts.keys() else None,
         trained_from=base,
-        note=note,
     )
+
+
+def _foreign(folder: Path) -> str | None:
+    """Return how to merge the shards of another trainer in `folder`, or None if it has no such shards."""
+    for shards, command in _MERGERS.items():
+        for file in (file for depth in ("", "*/", "*/*/") for file in sorted(folder.glob(depth + shards))):
+            merge = command.format(folder=quote(str(file.parent)))
+            return f"has another trainer's shards ({one_line(file.name, 60)}): merge them first (`{merge}`)"
+    return None
 
 
 def _parts_in(folder: Path) -> dict[Kind, Path]:
     """Return the folders with weights, by format, in order of priority. Adapters come first because they contain all
-    trained weights. Shards come before the gathered weights next to them, which are less precise and may have been left
-    empty by ZeRO-3."""
+    trained weights. Shards come before the gathered weights next to them, which are less precise."""
     found: dict[Kind, Path] = {}
-    adapter = folder / "lora_adapter" if (folder / "lora_adapter").is_dir() else folder  # as in verl
-    if (adapter / "adapter_config.json").is_file() or _has_weights(adapter, ADAPTER):
-        found["adapter"] = adapter
+    if (folder / "adapter_config.json").is_file() or _has_weights(folder, ADAPTER):
+        found["adapter"] = folder
     if shards := _deepspeed(folder):
         found["deepspeed"] = shards
-    if any(folder.glob("model_world_size_*_rank_*.pt")):
-        found["dtensor"] = folder
-    for inner in (folder, *sorted(folder.glob("pytorch_model_fsdp_*"))):
-        if (inner / ".metadata").is_file():
-            found.setdefault("distcp", inner)
     if _has_weights(folder, WEIGHTS, BIN):
         found["plain"] = folder
     return found
@@ -281,19 +237,17 @@ def _has_weights(folder: Path, *names: str) -> bool:
 
 
 def _deepspeed(folder: Path) -> Path | None:
-    """Find the folder with DeepSpeed's shards: `folder` itself, the subfolder named in its `latest` file or, without
-    this file, the only subfolder with shards."""
-    if any(folder.glob("*_states.pt")):
+    """Find the folder with DeepSpeed's shards: `folder` itself, or the subfolder named in its `latest` file."""
+    shards, latest = "*_optim_states.pt", folder / "latest"
+    if any(folder.glob(shards)):
         return folder
-    found, latest = sorted({file.parent for file in folder.glob("*/*_states.pt")}), folder / "latest"
-    if latest.is_file():
-        tag = latest.read_text(errors="replace").strip()
-        found = [each for each in found if each.name == tag]
-        if not found:
-            raise InputError(
-                f"{folder} lacks the folder {tag[:40]!r}, which is named in DeepSpeed's 'latest' file: copy that "
-                "folder as well"
-            )
-    if len(found) > 1:
-        raise InputError(f"{folder} has {len(found)} DeepSpeed folders but no 'latest' file: pass one of these folders")
-    return found[0] if found else None
+    if not latest.is_file():
+        return None
+    tag = latest.read_text(errors="replace").strip()
+    found = {file.parent.name: file.parent for file in folder.glob(f"*/{shards}")}
+    if tag not in found:
+        raise InputError(
+            f"{folder} lacks the shards in {tag[:40]!r}, which is named in DeepSpeed's 'latest' file: copy that folder "
+            "as well"
+        )
+    return found[tag]

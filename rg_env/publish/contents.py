@@ -5,7 +5,6 @@ config.json, *.safetensors, …  model with its tokenizer, or adapters
 reward_curve.png               the run's learning curve
 run/                           files from the run; if the optimizer state is included, also rollouts.jsonl and the
                                checkpoint, from which training can resume
-checkpoint-N/                  another trainer's shards, unchanged, if the optimizer state is included
 
 Only the files listed by `RunFolder.files` and those that match the patterns in this module are uploaded, so logs,
 tracker folders and programs are excluded. Paths to local folders are removed from configs. A link to a file outside the
@@ -35,12 +34,10 @@ _MODEL = (
     *TOKENIZER, "LICENSE*", "LICENCE*", "NOTICE*",
 )  # fmt: skip
 _STATE = (
-    *_MODEL, "pytorch_model*.bin", "pytorch_model.bin.index.json", "trainer_state.json", "resume.json",
-    "resume_state_*.pt", "previous_policy_*.safetensors", "curriculum.json", "optimizer.pt", "scaler.pt",
-    "scheduler.pt", "rng_state*.pth", "**/latest", "**/*_states.pt", "**/.metadata", "**/*.distcp",
-    "**/fsdp_config.json", "**/model_world_size_*.pt", "**/optim_world_size_*.pt", "**/extra_state_world_size_*.pt",
+    *_MODEL, "trainer_state.json", "resume.json", "resume_state_*.pt", "previous_policy_*.safetensors",
+    "curriculum.json", "optimizer.pt", "scaler.pt", "latest", "**/*_states.pt", "**/.metadata", "**/*.distcp",
 )  # fmt: skip
-"""Patterns for files of a checkpoint with training state, from rg-env or another trainer."""
+"""Patterns for the files of a checkpoint with training state."""
 _TEXTS = (".json", ".jsonl", ".yaml", ".jinja", ".txt", ".md")
 _FOLDERS = (("output", "dir"), ("training", "output_dir"), ("training", "logging_dir"))
 """Config keys that name local folders."""
@@ -61,41 +58,38 @@ def published_files(checkpoint: Checkpoint, *, full: bool) -> Files:
     Raises:
         InputError: a file is damaged, or links to a file outside the published folders.
     """
-    folder, run, state = checkpoint.folder, checkpoint.run, checkpoint.state
+    folder, run = checkpoint.folder, checkpoint.run
+    assert run is not None
     found = {file.name: file for file in _matching(folder, _MODEL)}
-    if run:
-        for file in run.files():
-            if file == run.curve_file:
-                found[CURVE] = file
-            elif full or file != run.rollouts_file:
-                found[f"run/{file.relative_to(run.path).as_posix()}"] = file
-    if full and state:
-        for file in _matching(state, _STATE):
-            found[f"{checkpoint.state_path}/{file.relative_to(state).as_posix()}"] = file
-    roots = [each.resolve() for each in (folder, state, run and run.path) if each]
-    # In the Hub cache, the files of a snapshot are links to blobs.
-    roots += [root.parents[1] / "blobs" for root in roots if root.parent.name == "snapshots"]
+    for file in run.files():
+        if file == run.curve_file:
+            found[CURVE] = file
+        elif full or file != run.rollouts_file:
+            found[f"run/{file.relative_to(run.path).as_posix()}"] = file
+    if full:
+        for file in _matching(folder, _STATE):
+            found[f"{checkpoint.state_path}/{file.relative_to(folder).as_posix()}"] = file
+    roots = [folder.resolve(), run.path.resolve()]
     for file in found.values():
         if not any(file.resolve().is_relative_to(root) for root in roots):
             raise InputError(
                 f"{file} is a link to {file.resolve()}, which is outside the published folders: replace it with a copy"
             )
-    return {path: _content(checkpoint, file) for path, file in found.items()}
+    return {path: _content(checkpoint, run, file) for path, file in found.items()}
 
 
 def _matching(folder: Path, patterns: Sequence[str]) -> list[Path]:
     return [file for pattern in patterns for file in sorted(folder.glob(pattern)) if file.is_file()]
 
 
-def _content(checkpoint: Checkpoint, file: Path) -> Path | bytes:
+def _content(checkpoint: Checkpoint, run: RunFolder, file: Path) -> Path | bytes:
     """Return `file` or, if the file may contain local paths, its contents without these paths. A run's files are read
     immediately because a run in progress appends to them."""
-    run = checkpoint.run
     if file.name == "adapter_config.json":
         values = publishable(read_json(file))
         if checkpoint.base.on_hub or checkpoint.base.name == TINY:
             values["base_model_name_or_path"] = checkpoint.base.name
-    elif run is None or file not in run.files():
+    elif file not in run.files():
         return file
     elif file.suffix == ".yaml":
         return to_yaml(publishable(read_yaml(file))).encode()

@@ -1,4 +1,4 @@
-"""Publish a model: find it, export it if necessary, and upload it with its card in one commit.
+"""Publish a run's model: upload it with its card in one commit.
 
 push(PushRequest(Path("outputs/RUN"), "me/legs"))       # returns the URL
 preview(PushRequest(Path("outputs/RUN"), "me/legs"))    # lists the files and shows the card
@@ -15,13 +15,13 @@ import contextlib
 import hashlib
 import json
 import logging
-import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from shlex import join
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -32,35 +32,49 @@ from huggingface_hub.utils import disable_progress_bars
 from huggingface_hub.utils.sha import git_hash
 from pydantic import BaseModel, ValidationError
 
-from rg_env.core.hub import LOGIN, PushRequest, repo_problem, revision_problem
-from rg_env.core.run_folder import RunFolder
+from rg_env.core.hub import LOGIN, OptimizerState, push_arguments, repo_problem, revision_problem
+from rg_env.core.processes import entered
 from rg_env.core.text import listed, one_line
-from rg_env.errors import HubError, InputError, RGEnvError
+from rg_env.errors import HubError, InputError
 from rg_env.publish.card import card, find_license
 from rg_env.publish.checkpoint import Checkpoint, find_checkpoint
-from rg_env.publish.contents import CURVE, Files, check_secrets, published_files
+from rg_env.publish.contents import Files, check_secrets, published_files
 
-Say = Callable[[str], None]
 CARD, MARKER = "README.md", "rg_env.json"
 TIMEOUT_S = 300.0
 """Seconds without data after which a request fails. Without a limit, huggingface_hub would wait forever."""
-_REFUSALS = {
-    401: f"the Hub rejected the token{{because}}; {LOGIN}",
-    403: "the token has no write access to {repo}{because}: use one with write access "
-    "(huggingface.co/settings/tokens), or another --repo-id",
-    409: "{repo} already exists, but the token has no access to it{because}: use a token with access, or another "
-    "--repo-id",
-}
-"""Messages for refused requests that the user can do something about, by HTTP status."""
 _BY_HUB = ".gitattributes"
 """File created by the Hub in a new repository."""
+
+
+@dataclass(frozen=True)
+class PushRequest:
+    """A request to publish a model on the Hub."""
+
+    path: Path
+    """Folder of a run (whose last checkpoint is published), one of its checkpoints, or an export next to these."""
+    repo_id: str
+    private: bool = False
+    optimizer_state: OptimizerState = "none"
+    """"full" uploads everything needed to resume training."""
+    revision: str | None = None
+    """Branch to upload to. Default: the main branch."""
+
+    @property
+    def full(self) -> bool:
+        return self.optimizer_state == "full"
+
+    @property
+    def command(self) -> str:
+        """The equivalent shell command."""
+        return join([entered("rg-env"), *push_arguments(**vars(self))])
 
 
 class Marker(BaseModel):
     """Contents of rg_env.json."""
 
     run: str
-    """Identifier of the run or the weights."""
+    """Identifier of the run."""
     step: int | None
     card: str
     """Git hash of the pushed card. A card with a different hash has been edited on the Hub."""
@@ -70,67 +84,47 @@ class Marker(BaseModel):
 
 
 def preview(request: PushRequest) -> str:
-    """Return a list of the files that would be uploaded (with their sizes), followed by the card. If an export is
-    needed, the model files are not listed. Nothing is uploaded, and no token is required.
+    """Return a list of the files that would be uploaded (with their sizes), followed by the card. Nothing is uploaded,
+    and no token is required.
 
     Raises:
         InputError: there is nothing to publish, or a name is invalid.
-        ExportError: the model has not been exported yet, and exporting it would fail.
     """
     checkpoint = _found(request)
-    files, more, notes = published_files(checkpoint, full=request.full), "", _notes(checkpoint)
-    if not checkpoint.is_ready:
-        files = {path: file for path, file in files.items() if path == CURVE or "/" in path}
-        more = " in addition to the model files"
-        if None in (checkpoint.config_folder(), checkpoint.tokenizer_folder()):
-            files_of = f"the config and tokenizer of {checkpoint.base.name}"
-            notes.append(f"the preview does not download {files_of}, so the export was not checked")
-        else:
-            from rg_env.publish.export import check_exportable
-
-            check_exportable(checkpoint)
-    if checkpoint.base.on_hub:
-        notes.append(f"the license of {checkpoint.base.name} will be looked up on upload")
-    files = _completed(request, checkpoint, files, run_id(checkpoint.run) if checkpoint.run else "0" * 64, None, None)
+    files = _completed(request, checkpoint, published_files(checkpoint, full=request.full))
+    notes = [f"(the license of {checkpoint.base.name} will be looked up on upload)"] if checkpoint.base.on_hub else []
     sizes = {path: _size(content) for path, content in files.items()}
     target = request.repo_id + (", private" if request.private else "")
     target += f", branch {request.revision}" if request.revision else ""
-    head = f"{len(files)} files{more}, {sum(sizes.values()) / 1e6:,.1f} MB, would be sent to {target}; nothing was sent"
+    head = f"{len(files)} files, {sum(sizes.values()) / 1e6:,.1f} MB, would be sent to {target}; nothing was sent"
     lines = [f"{size:>14,}  {path}" for path, size in sizes.items()]
-    return "\n".join([head, *lines, "", *(f"({note})" for note in notes), bytes(files[CARD]).decode()])
+    return "\n".join([head, *lines, "", *notes, bytes(files[CARD]).decode()])
 
 
-def push(request: PushRequest, say: Say = print) -> str:
+def push(request: PushRequest, say: Callable[[str], None] = print) -> str:
     """Publish the model, report progress with `say`, and return the URL.
 
     Raises:
         InputError: there is nothing to publish, the token is missing or lacks permission, or the repository has other
             content.
-        ExportError: the export failed a check.
         HubError: the upload did not finish. The same command resumes the upload.
     """
     checkpoint = _found(request)
-    notes, run = _notes(checkpoint), run_id(checkpoint.run) if checkpoint.run else None
     repository = _Repository(request.repo_id, request.revision)
     try:
-        remote = repository.read()
-        # Check the repository before the export, which can take a long time. Weights without a run can be identified
-        # only after the export.
-        _check_remote(request, remote, run or (remote.marker.run if remote.marker else ""))
-        for note in notes:
-            say(note)
-        with _exported(checkpoint, say) as ready:
-            return _send(request, ready, repository, remote, say)
+        repository.read()
+        _check_remote(request, checkpoint, repository)
+        return _send(request, checkpoint, repository, say)
     except HubError as error:
         raise HubError(f"{error}; the same command resumes the upload: {request.command}") from error
 
 
-def run_id(run: RunFolder) -> str:
-    """Return a run's identifier, which does not depend on the folder and does not change as the run continues.
-
-    The identifier is the SHA-256 hex digest of the manifest's rows and of the first line of metrics, which contains
-    unique timings.
-    """
+def _run_id(checkpoint: Checkpoint) -> str:
+    """Return an identifier of a checkpoint's run that does not depend on the folder and does not change as the run
+    continues: the SHA-256 hex digest of the manifest's rows and of the first line of metrics, which contains unique
+    timings."""
+    run = checkpoint.run
+    assert run is not None
     digest = hashlib.sha256(json.dumps(run.manifest().get("rows"), sort_keys=True).encode())
     digest.update(json.dumps(next(iter(run.metrics()), {}), sort_keys=True).encode())
     return digest.hexdigest()
@@ -141,8 +135,16 @@ def _found(request: PushRequest) -> Checkpoint:
         raise InputError(f"--repo-id {one_line(request.repo_id, 100)!r} {problem}")
     if request.revision is not None and (problem := revision_problem(request.revision)):
         raise InputError(f"--revision {one_line(request.revision, 100)!r} {problem}")
-    checkpoint = find_checkpoint(request.path, base=request.base)
-    if request.full and checkpoint.state is None:
+    checkpoint = find_checkpoint(request.path)
+    if checkpoint.run is None:
+        upload = join(["hf", "upload", request.repo_id, str(checkpoint.folder)])
+        raise InputError(
+            f"no run was found for {checkpoint.folder}, so a card would be empty: pass the run, a model in the run's "
+            f"folder, or upload the folder as it is (`{upload}`)"
+        )
+    if not checkpoint.has_weights:
+        raise InputError(f"{checkpoint.folder} has no complete safetensors weights: export it first (rg-env export)")
+    if request.full and not checkpoint.is_resumable:
         raise InputError(
             f"{checkpoint.folder} has no training state to resume from: use a checkpoint with the optimizer state, "
             "or omit --optimizer-state full"
@@ -150,99 +152,52 @@ def _found(request: PushRequest) -> Checkpoint:
     return checkpoint
 
 
-def _notes(checkpoint: Checkpoint) -> list[str]:
-    """Return notes about a required export, and about results that will be missing from the card. Raises `InputError`
-    if the weights are damaged."""
-    folder, run = checkpoint.folder, checkpoint.run
-    notes = [] if checkpoint.is_ready else [f"{folder} will be exported first (rg-env export)"]
-    if run is None:
-        notes.append(
-            f"no run was found for {folder}, so the card has no results: push the run, or a model in the run's folder"
-        )
-    elif checkpoint.step is None:
-        notes.append(
-            f"the training step of {folder} is unknown, so the card has no results after training: rename the folder "
-            f"to {run.path}/checkpoint-N-{one_line(folder.name, 40)}"
-        )
-    return notes
-
-
-@contextlib.contextmanager
-def _exported(checkpoint: Checkpoint, say: Say) -> Iterator[Checkpoint]:
-    """Yield a checkpoint that can be published. A checkpoint with shards, pickles or empty weights is exported
-    first."""
-    if checkpoint.is_ready:
-        yield checkpoint
-        return
-    from rg_env.publish.export import ExportRequest, export
-
-    parent = checkpoint.folder.absolute().parent  # this disk probably has room for weights, unlike /tmp
-    parent_if_writable = parent if os.access(parent, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix=".rg-env-push-", dir=parent_if_writable) as folder:
-        request = ExportRequest(checkpoint.folder, out=Path(folder) / "model", base=checkpoint.trained_from)
-        ready = find_checkpoint(export(request, say))
-        yield replace(checkpoint, folder=ready.folder, parts=ready.parts)
-
-
-@dataclass(frozen=True)
-class _Remote:
-    """Current state of the branch. The defaults describe a repository that does not exist."""
-
-    private: bool | None = None
-    commit: str | None = None
-    files: Mapping[str, str | None] = field(default_factory=dict)
-    """Git hash of each file, by path."""
-    marker: Marker | None = None
-    is_copy: bool = False
-    """Whether all files are from the main branch because this branch does not exist yet or has not been pushed to."""
-
-
-def _send(request: PushRequest, checkpoint: Checkpoint, repository: "_Repository", remote: _Remote, say: Say) -> str:
-    files = published_files(checkpoint, full=request.full)
-    run = _weights_id(files) if checkpoint.run is None else run_id(checkpoint.run)
-    _check_remote(request, remote, run)
-    pushed, kept_card = remote.marker, None
-    if pushed and remote.files.get(CARD, pushed.card) != pushed.card:
-        kept_card = pushed.card
+def _send(request: PushRequest, checkpoint: Checkpoint, repository: "_Repository", say: Callable[[str], None]) -> str:
+    files, pushed = published_files(checkpoint, full=request.full), repository.marker
+    keeps_card = pushed is not None and repository.files.get(CARD, pushed.card) != pushed.card
+    if keeps_card:
         say(f"{CARD} was edited on the Hub and is kept: delete it on the Hub to regenerate it")
-    files = _completed(request, checkpoint, files, run, repository, kept_card)
+    files = _completed(request, checkpoint, files, repository, pushed.card if pushed and keeps_card else None)
     if pushed and pushed.step is not None and checkpoint.step is not None and pushed.step > checkpoint.step:
         say(f"step {checkpoint.step} replaces the later step {pushed.step}")
-    if remote.commit is None:
+    if repository.head is None:
         say(f"creating {request.repo_id}{' (private)' if request.private else ''}")
-    remote = repository.create(remote, private=request.private)
-    replaced = set(remote.files) if remote.is_copy else set(pushed.files if pushed else ()) & set(remote.files)
+    repository.create(private=request.private)
+    replaced = repository.files.keys() & (repository.files if repository.is_copy or not pushed else pushed.files)
     outdated = sorted(replaced - {*files, CARD})
-    if outdated and not remote.is_copy:
+    if outdated and not repository.is_copy:
         say(f"deleting earlier files that are no longer published: {listed(outdated, 1)}")
-    size = sum(map(_size, files.values()))
-    say(f"sending {len(files)} files ({size / 1e6:,.1f} MB) to {repository.url}")
-    message = f"Weights {run[:12]}" if checkpoint.step is None else f"Step {checkpoint.step} of run {run[:12]}"
-    if not repository.commit(files, outdated, message, remote.commit):
+    say(f"sending {len(files)} files ({sum(map(_size, files.values())) / 1e6:,.1f} MB) to {repository.url}")
+    message = f"{'Model' if checkpoint.step is None else f'Step {checkpoint.step}'} of run {_run_id(checkpoint)[:12]}"
+    if not repository.commit(files, outdated, message):
         say("everything is up to date, so nothing was sent")
     return repository.url
 
 
 def _completed(
-    request: PushRequest, checkpoint: Checkpoint, files: Files, run: str, hub: "_Repository | None", kept: str | None
+    request: PushRequest,
+    checkpoint: Checkpoint,
+    files: Files,
+    hub: "_Repository | None" = None,
+    kept_card: str | None = None,
 ) -> Files:
-    """Add the marker and the card, and check the text files for secrets. If an edited card stays on the Hub, `kept` is
-    the Git hash of the last pushed card, and no new card is added."""
+    """Add the marker and the card, and check the text files for secrets. If an edited card stays on the Hub,
+    `kept_card` is the Git hash of the last pushed card, and no new card is added."""
     license = find_license(checkpoint.base, hub.api if hub else None)
     text = card(request, checkpoint, license, list(files)).encode()
     check_secrets({**files, CARD: text}, hub.token if hub else None)
-    files = files if kept else {**files, CARD: text}
-    marker = Marker(run=run, step=checkpoint.step, card=kept or git_hash(text), files=list(files))
+    files = files if kept_card else {**files, CARD: text}
+    marker = Marker(run=_run_id(checkpoint), step=checkpoint.step, card=kept_card or git_hash(text), files=list(files))
     return {**files, MARKER: (marker.model_dump_json(indent=1) + "\n").encode()}
 
 
-def _check_remote(request: PushRequest, remote: _Remote, run: str) -> None:
+def _check_remote(request: PushRequest, checkpoint: Checkpoint, remote: "_Repository") -> None:
     """Raise `InputError` if the push would overwrite other content or make a private model public."""
     if request.private and remote.private is False:
         raise InputError(
             f"{request.repo_id} exists and is public: make it private in its settings, or choose another repository"
         )
-    if remote.is_copy or not remote.files or (remote.marker and remote.marker.run == run):
+    if remote.is_copy or not remote.files or (remote.marker and remote.marker.run == _run_id(checkpoint)):
         return
     where = f"branch {request.revision} of {request.repo_id}" if request.revision else request.repo_id
     content = "another run" if remote.marker else f"other files ({one_line(min(remote.files), 60)} ...)"
@@ -250,16 +205,6 @@ def _check_remote(request: PushRequest, remote: _Remote, run: str) -> None:
         f"{where} contains {content}, which rg-env does not overwrite: choose another --repo-id, or a new branch with "
         "--revision NAME"
     )
-
-
-def _weights_id(files: Files) -> str:
-    """Return an identifier for weights without a run: a hash of the names and contents of the safetensors files."""
-    digest = hashlib.sha256()
-    for path, content in sorted(files.items()):
-        if path.endswith(".safetensors") and isinstance(content, Path):
-            with content.open("rb") as file:
-                digest.update(path.encode() + hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()
 
 
 def _size(content: Path | bytes) -> int:
@@ -273,19 +218,26 @@ class _Repository:
     or its response is invalid.
 
     Raises:
-        InputError: the token is missing or invalid, HF_HUB_OFFLINE is set, or HF_ENDPOINT contains a username.
+        InputError: the token is missing or invalid, or HF_ENDPOINT contains a username.
     """
+
+    private: bool | None = None
+    """Whether the repository is private, or None if it does not exist."""
+    head: str | None = None
+    """Latest commit of the branch, or None if the repository does not exist."""
+    marker: Marker | None = None
+    is_copy = False
+    """Whether all files are from the main branch because this branch does not exist yet or has not been pushed to."""
 
     def __init__(self, repo_id: str, revision: str | None):
         token = get_token()
         if not token or not token.isascii():
             raise InputError(f"no Hugging Face token found, or the token contains invalid characters; {LOGIN}")
-        if constants.HF_HUB_OFFLINE:
-            raise InputError("HF_HUB_OFFLINE is set: unset it to upload")
         endpoint = constants.ENDPOINT  # the value of HF_ENDPOINT, or the Hub's URL
         if "@" in urlsplit(endpoint).netloc:  # the username would be sent instead of the token, and would be printed
             raise InputError("HF_ENDPOINT contains a username (USER@), which would replace the token: remove it")
         self.token: str = token
+        self.files: dict[str, str | None] = {}  # Git hash of each file, by path
         self.url = f"{endpoint}/{repo_id}" + (f"/tree/{revision}" if revision else "")
         self.api = HfApi(endpoint=endpoint, token=token, library_name="rg-env")
         self._name, self._branch = repo_id, None if revision == "main" else revision
@@ -294,8 +246,8 @@ class _Repository:
             disable_progress_bars()
         set_client_factory(lambda: httpx2.Client(follow_redirects=True, timeout=TIMEOUT_S))
 
-    def read(self) -> _Remote:
-        """Read the branch. A repository that is not visible to this token is treated as missing."""
+    def read(self) -> None:
+        """Read the state of the branch. A repository that is not visible to this token is treated as missing."""
         options: dict[str, Any] = {"files_metadata": True, "timeout": TIMEOUT_S}
         with self._errors():
             try:
@@ -303,35 +255,33 @@ class _Repository:
             except RepositoryNotFoundError as error:
                 if error.response.status_code == 401:  # the Hub's response to an unknown token
                     raise
-                return _Remote()
+                return
             if self._branch:
                 with contextlib.suppress(RevisionNotFoundError):  # the branch will start as a copy of main
                     found = self.api.model_info(self._name, revision=self._branch, **options)
             if found.sha is None:
                 raise ValueError("the repository has no commits")
-            files = {each.rfilename: each.blob_id for each in found.siblings or () if each.rfilename != _BY_HUB}
-            is_copy, marker = self._branch is not None and found.sha == main.sha, None
-            if MARKER in files and not is_copy:
+            self.private, self.head = bool(main.private), found.sha
+            self.files = {each.rfilename: each.blob_id for each in found.siblings or () if each.rfilename != _BY_HUB}
+            self.is_copy = self._branch is not None and found.sha == main.sha
+            if MARKER in self.files and not self.is_copy:
                 # Ignore a file with this name that was written by another program.
                 with tempfile.TemporaryDirectory() as folder, contextlib.suppress(ValidationError):
                     file = self.api.hf_hub_download(self._name, MARKER, revision=found.sha, local_dir=folder)
-                    marker = Marker.model_validate_json(Path(file).read_bytes())
-            return _Remote(bool(main.private), found.sha, files, marker, is_copy)
+                    self.marker = Marker.model_validate_json(Path(file).read_bytes())
 
-    def create(self, remote: _Remote, *, private: bool) -> _Remote:
-        """Create the repository, and the branch as a copy of main, if they do not exist. Returns the branch's state."""
-        if remote.commit is None:
+    def create(self, *, private: bool) -> None:
+        """Create the repository, and the branch as a copy of main, if they do not exist."""
+        if self.head is None:
             with self._errors():
                 self.api.create_repo(self._name, private=private or None)  # None selects the organization's default
-            remote = self.read()
-        if remote.is_copy:
+            self.read()
+        if self.is_copy:
             with self._errors():
                 self.api.create_branch(self._name, branch=str(self._branch), exist_ok=True)
-        return remote
 
-    def commit(self, files: Files, deleted: list[str], message: str, parent: str | None) -> bool:
-        """Upload `files` and delete the paths in `deleted` in one commit on top of `parent`. Returns whether anything
-        changed."""
+    def commit(self, files: Files, deleted: list[str], message: str) -> bool:
+        """Upload `files` and delete the paths in `deleted` in one commit. Returns whether anything changed."""
         with self._errors():
             added = [CommitOperationAdd(path, content) for path, content in files.items()]
             # Xet skips data from earlier uploads, but does not detect identical files within one upload.
@@ -339,8 +289,8 @@ class _Repository:
             if len(once) < len(added):
                 self.api.preupload_lfs_files(self._name, once.values(), revision=self._branch, free_memory=False)
             operations = [*added, *(CommitOperationDelete(path, is_folder=False) for path in deleted)]
-            options = {"commit_message": message, "revision": self._branch, "parent_commit": parent}
-            return bool(self.api.create_commit(self._name, operations, **options).oid != parent)
+            options = {"commit_message": message, "revision": self._branch, "parent_commit": self.head}
+            return bool(self.api.create_commit(self._name, operations, **options).oid != self.head)
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -353,12 +303,11 @@ class _Repository:
             refusal = error.__cause__ if isinstance(error, RuntimeError) else error
             if isinstance(refusal, HfHubHTTPError):
                 status, reason = refusal.response.status_code, one_line(self._clean(refusal.server_message or ""))
-                kind: type[RGEnvError] = InputError if status in _REFUSALS else HubError
-                message = _REFUSALS.get(status, "the Hub responded with an error{because}")
-                because = f" ({status}{': ' if reason else ''}{reason})"
-                raise kind(message.format(repo=self._name, because=because)) from error
-            if isinstance(error, OSError) and error.filename:
-                raise HubError(f"{error.filename} cannot be read: {error.strerror}") from error
+                because = f"{status}{': ' if reason else ''}{reason}"
+                if status in (401, 403, 409):
+                    remedy = f"use a token with write access ({LOGIN}), or another --repo-id"
+                    raise InputError(f"the Hub refused access to {self._name} ({because}): {remedy}") from error
+                raise HubError(f"the Hub responded with an error ({because})") from error
             reason = one_line(f"{type(error).__name__}: {self._clean(str(error))}")
             remedy = "check the network and HF_ENDPOINT"
             raise HubError(f"uploading to {self.api.endpoint} failed ({reason}): {remedy}") from error

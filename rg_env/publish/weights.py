@@ -1,19 +1,16 @@
-"""Read weights by name from a checkpoint in any supported format.
+"""Read weights by name from a checkpoint.
 
 `plain`      safetensors or pytorch_model.bin, one file or several with an index
 `deepspeed`  shards from ZeRO-1, ZeRO-2 or ZeRO-3, read with DeepSpeed's `zero_to_fp32`
-`distcp`     torch.distributed.checkpoint, as written by FSDP trainers, read with torch's loader
-`dtensor`    one file of DTensors per process (`model_world_size_N_rank_R.pt`), as written by verl
-`adapter`    LoRA adapters
 
-Unsharded tensors stay in their memory-mapped files, and sharded tensors are assembled in memory. Code in a checkpoint
-is never executed. DeepSpeed and torch read files with `weights_only=True`, and `training.checkpointing.pickles` reads
-the metadata of torch.distributed.checkpoint.
+Unsharded tensors stay in their memory-mapped files, and sharded tensors are assembled in memory. The folder may come
+from anyone, so code in it is never executed: torch and DeepSpeed read all pickles with `weights_only=True`. For
+DeepSpeed's shards, its own classes are added to those that torch allows.
 """
 
 import io
+import pickle
 import re
-import warnings
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -21,21 +18,19 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-import torch.distributed.checkpoint as dcp
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from rg_env.core.text import counted, one_line
 from rg_env.errors import InputError, RGEnvError
 from rg_env.publish.checkpoint import BIN, Kind
-from rg_env.training.checkpointing.files import ADAPTER, WEIGHTS, weight_files
-from rg_env.training.checkpointing.pickles import load, read_metadata, safe_classes
+from rg_env.training.checkpointing.files import WEIGHTS, weight_files
 
-Weights = dict[str, torch.Tensor]
+StateDict = dict[str, torch.Tensor]
+"""Weights by name."""
 
 
-def read_weights(kind: Kind, folder: Path) -> tuple[str, Weights]:
+def read_weights(kind: Kind, folder: Path) -> tuple[str, StateDict]:
     """Read the weights in `folder`, which have the format `kind`. Returns a description of the format, and the weights.
 
     Raises:
@@ -54,16 +49,16 @@ def read_weights(kind: Kind, folder: Path) -> tuple[str, Weights]:
     return described, {name: value.detach() for name, value in found.items()}
 
 
-def _plain(folder: Path) -> tuple[str, Weights]:
+def _plain(folder: Path) -> tuple[str, StateDict]:
     found = _files(folder, WEIGHTS)
     return ("safetensors", found) if found else (BIN, _files(folder, BIN))
 
 
-def _files(folder: Path, name: str) -> Weights:
-    found: Weights = {}
+def _files(folder: Path, name: str) -> StateDict:
+    found: StateDict = {}
     for file in weight_files(folder, name):
         try:
-            tensors = load(file) if name == BIN else load_file(file)
+            tensors = _load(file) if name == BIN else load_file(file)
         except SafetensorError as error:
             raise InputError(f"{file} is truncated, damaged, or not a safetensors file: copy it again") from error
         if both := sorted(found.keys() & tensors.keys()):
@@ -72,117 +67,46 @@ def _files(folder: Path, name: str) -> Weights:
     return found
 
 
-def _deepspeed(folder: Path) -> tuple[str, Weights]:
-    # The files are read here first because DeepSpeed's errors do not name the file.
-    models, optimizers = (
-        {file.name: load(file) for file in sorted(folder.glob(f"*_{kind}_states.pt"))} for kind in ("model", "optim")
-    )
-    if not models:
-        raise InputError(f"{folder} lacks DeepSpeed's *_model_states.pt files: copy the folder again")
-    head = next(iter(models.values()))
-    if head.get("mp_world_size", 1) != 1 or any("mp_rank_00" not in name for name in (*models, *optimizers)):
-        raise InputError(f"{folder} was saved with tensor parallelism, which is not supported")
-    for files in (models, optimizers):  # a comparison of shapes would not reveal files from another step
-        steps = {name: step for name, content in files.items() if (step := _step(content)) is not None}
-        if len(set(steps.values())) > 1:
-            named = ", ".join(f"{name} after {counted(step, 'step')}" for name, step in steps.items())
-            raise InputError(f"{folder} mixes files from different checkpoints: {named}")
-    if not optimizers:  # the model file has the weights in the compute dtype, or empty weights with ZeRO-3
-        return "DeepSpeed", head["module"]
+def _load(file: Path) -> Any:
+    """Return the contents of a file that torch saved, with memory-mapped tensors. Raises `InputError` if the file is
+    damaged, or contains anything other than tensors, plain values and allowed classes."""
+    try:
+        return torch.load(file, map_location="cpu", mmap=True, weights_only=True)
+    except Exception as error:  # a damaged file can raise any exception
+        refused = re.search(r"GLOBAL ([\w.]+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
+        if refused:
+            raise InputError(f"{file} contains {refused[1]}, which no checkpoint needs; it was not executed") from error
+        raise InputError(f"{file} is truncated, damaged, or not a torch file: copy it again") from error
+
+
+def _deepspeed(folder: Path) -> tuple[str, StateDict]:
     # DeepSpeed passes weights_only=False, which this environment variable overrides.
     weights_only = patch.dict("os.environ", TORCH_FORCE_WEIGHTS_ONLY_LOAD="1")
-    quiet = io.StringIO()
-    with weights_only, torch.serialization.safe_globals(safe_classes()), redirect_stdout(quiet), redirect_stderr(quiet):
+    with weights_only, redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         try:
+            from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
+            from deepspeed.runtime.zero.config import ZeroStageEnum
+            from deepspeed.utils.tensor_fragment import fragment_address
             from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
         except ImportError as error:
             raise InputError(f"reading {folder} requires deepspeed: `pip install deepspeed`") from error
-        found = get_fp32_state_dict_from_zero_checkpoint(str(folder.parent), folder.name)
-    stage = int(next(iter(optimizers.values()))["optimizer_state_dict"]["zero_stage"])
-    return f"ZeRO-{stage} shards of {counted(len(optimizers), 'process')}", found
+
+        def member(kind: Any, name: str) -> ZeroStageEnum:
+            """Replace `getattr`, which Python 3.11.0 to 3.11.3 use to pickle members of an enum."""
+            if kind is not ZeroStageEnum:
+                raise pickle.UnpicklingError("GLOBAL builtins.getattr")
+            return ZeroStageEnum[name]
+
+        allowed = [DynamicLossScaler, LossScaler, ZeroStageEnum, fragment_address, (member, "builtins.getattr")]
+        with torch.serialization.safe_globals(allowed):
+            # All files are read here first, because DeepSpeed's errors do not name the file.
+            contents = {file.name: _load(file) for file in sorted(folder.glob("*_states.pt"))}
+            found = get_fp32_state_dict_from_zero_checkpoint(str(folder.parent), folder.name)
+    shards = [content["optimizer_state_dict"] for name, content in contents.items() if name.endswith("optim_states.pt")]
+    return f"ZeRO-{int(shards[0]['zero_stage'])} shards of {counted(len(shards), 'process')}", found
 
 
-def _step(content: Any) -> int | None:
-    if "optimizer_state_dict" not in content:
-        return content.get("global_steps")
-    optimizer = content["optimizer_state_dict"]
-    base = optimizer.get("base_optimizer_state") or optimizer.get("optimizer_state_dict")
-    if not isinstance(base, dict):
-        return None
-    kept = [*(base.get("state") or {}).values(), *(base.get("param_groups") or [])]
-    return max((int(each["step"]) for each in kept if isinstance(each, dict) and "step" in each), default=None)
-
-
-class _SafeReader(dcp.FileSystemReader):
-    """Checkpoint reader that does not execute code in the metadata."""
-
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        return read_metadata(Path(self.path))
-
-
-def _distcp(folder: Path) -> tuple[str, Weights]:
-    found: Weights = {}
-    for name, entry in read_metadata(folder).state_dict_metadata.items():
-        if not isinstance(entry, TensorStorageMetadata) or name.startswith("optim"):
-            continue
-        missing = torch.ones(entry.size, dtype=torch.bool)
-        for chunk in entry.chunks:
-            missing[tuple(slice(at, at + n) for at, n in zip(chunk.offsets, chunk.sizes, strict=True))] = False
-        if missing.any() or sum(chunk.sizes.numel() for chunk in entry.chunks) != entry.size.numel():
-            raise InputError(f"{folder}: the parts of {name} overlap or are incomplete")
-        found[name] = torch.empty(entry.size, dtype=entry.properties.dtype)
-    with warnings.catch_warnings():
-        # torch warns about loading in a single process, which is intended here.
-        warnings.simplefilter("ignore", UserWarning)
-        try:
-            dcp.load(found, storage_reader=_SafeReader(folder), no_dist=True)
-        except dcp.CheckpointException as error:  # a BaseException
-            raise ValueError(next(iter(error.failures.values()))[0]) from error
-    files = len(list(folder.glob("*.distcp")))
-    return f"torch.distributed.checkpoint, {counted(files, 'file')}", found
-
-
-def _dtensor(folder: Path) -> tuple[str, Weights]:
-    names = {file.name for file in folder.glob("model_world_size_*_rank_*.pt")}
-    size = int(re.findall(r"\d+", min(names))[0])
-    files = [f"model_world_size_{size}_rank_{rank}.pt" for rank in range(min(size, len(names)))]
-    if len(files) < size or names != set(files):
-        raise InputError(
-            f"{folder} must contain all {size} model_world_size_{size}_rank_R.pt files of a single run "
-            f"({len(names)} found)"
-        )
-    parts = [load(folder / name) for name in files]
-    if any(part.keys() != parts[0].keys() for part in parts):
-        raise InputError(f"{folder} has files with different weight names, so they are from different checkpoints")
-    found = {name: _joined(name, [part[name] for part in parts]) for name in parts[0]}
-    return f"sharded tensors of {counted(size, 'process')}", found
-
-
-def _joined(name: str, parts: list[Any]) -> torch.Tensor:
-    """Assemble a DTensor from the parts held by all processes."""
-    if not hasattr(parts[0], "_spec"):
-        return parts[0]  # this is a plain tensor, which is identical in all processes
-    spec = parts[0]._spec
-
-    def part(mesh: torch.Tensor, placements: list[Any]) -> torch.Tensor:
-        if not placements:
-            return parts[int(mesh)]._local_tensor
-        if placements[0].is_replicate():
-            return part(mesh[0], placements[1:])
-        if type(placements[0]).__name__ != "Shard":
-            raise InputError(f"{name} has the placement {placements[0]}, which is not supported")
-        return torch.cat([part(each, placements[1:]) for each in mesh], dim=placements[0].dim)
-
-    whole = part(spec.mesh.mesh, list(spec.placements))
-    if whole.shape != spec.shape:
-        raise InputError(f"the parts of {name} do not fit together, because files from different checkpoints are mixed")
-    return whole
-
-
-_READERS: dict[Kind, Callable[[Path], tuple[str, Weights]]] = {
+_READERS: dict[Kind, Callable[[Path], tuple[str, StateDict]]] = {
     "plain": _plain,
     "deepspeed": _deepspeed,
-    "dtensor": _dtensor,
-    "distcp": _distcp,
-    "adapter": lambda folder: ("LoRA adapters", _files(folder, ADAPTER)),
 }

@@ -1,14 +1,12 @@
 """Upload a run to the Hugging Face Hub (`hub:` in the run's config), during and after training.
 
 Each upload runs `rg-env push` in a child process, so training never waits for the network. If an upload fails, the run
-continues, and a one-line message with the command that completes the upload is printed. During training, a copy of
-the run is uploaded (with hard links to all files that do not grow) because checkpoints may be deleted and metrics
-appended in the meantime.
+continues, and a one-line message with the command that completes the upload is printed. A checkpoint is not deleted
+while it is uploaded (see `Uploads.is_uploading`).
 """
 
 import atexit
-import os
-import shutil
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +14,8 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from rg_env.core.hub import PushRequest
-from rg_env.core.processes import Command, ProcessGroup, environment_without
+from rg_env.core.hub import push_arguments
+from rg_env.core.processes import Command, ProcessGroup, entered, environment_without
 from rg_env.core.run_folder import RunFolder
 from rg_env.core.text import one_line
 from rg_env.training.config.schema import HubConfig
@@ -27,9 +25,8 @@ FINISH_TIMEOUT_S = 3600.0
 """Timeout for an upload after training, in seconds."""
 _GRACE_S = 10.0
 """Time, in seconds, that a terminated upload has to remove its exported files before it is killed."""
-_WORKSPACE = ".hub-upload"
-"""Subfolder of the run's folder that contains the output of the current upload and, during training, a copy of the
-run."""
+_LOG = ".hub-upload.log"
+"""File in the run's folder with the output of the current upload."""
 
 
 class Uploads(TrainerCallback):
@@ -45,15 +42,17 @@ class Uploads(TrainerCallback):
     def __init__(self, config: HubConfig, folder: Path, *, main: bool, say: Callable[[str], None]):
         check_hub(config)
         self._config, self._run, self._say = config, RunFolder(folder), say
-        self._active = main and config.enabled
-        self._workspace = folder / _WORKSPACE
+        self._active, self._log = main and config.enabled, folder / _LOG
         self._due: int | None = None
         self._process: ProcessGroup | None = None
         self._path = folder
         """The run or checkpoint being uploaded."""
         if self._active:
-            shutil.rmtree(self._workspace, ignore_errors=True)  # left by a run that was killed
             atexit.register(self.stop)
+
+    def is_uploading(self, path: Path) -> bool:
+        """Whether the checkpoint at `path` is being uploaded."""
+        return self._process is not None and path == self._path
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         every = self._config.every
@@ -71,10 +70,7 @@ class Uploads(TrainerCallback):
         if self._process:
             self._say(f"hub: step {step} was not uploaded because an earlier upload is still running")
             return
-        try:
-            self._start(self._run.checkpoint(step), copied=True)
-        except OSError as error:
-            self._fail(str(error.strerror or error))
+        self._start(self._run.checkpoint(step))
 
     def finish(self, *, complete: bool) -> None:
         """Upload the entire run if training finished (`complete`), after waiting for the running upload, if any.
@@ -93,8 +89,6 @@ class Uploads(TrainerCallback):
             else:
                 self._path = self._run.path
                 self._fail("training did not finish")
-        except OSError as error:
-            self._fail(str(error.strerror or error))
         except KeyboardInterrupt:
             self._fail("interrupted")
             raise
@@ -102,26 +96,24 @@ class Uploads(TrainerCallback):
             self.stop()
 
     def stop(self) -> None:
-        """End a running upload and remove its copy of the run."""
+        """End a running upload."""
         if self._process is not None:
             self._process.end(lambda: _GRACE_S)
             self._process = None
-        shutil.rmtree(self._workspace, ignore_errors=True)
+        self._log.unlink(missing_ok=True)
 
-    def _request(self, path: Path) -> PushRequest:
-        assert self._config.repo_id is not None
-        return PushRequest(path, self._config.repo_id, self._config.private, self._config.optimizer_state)
+    def _arguments(self, path: Path) -> list[str]:
+        config = self._config
+        return push_arguments(path, str(config.repo_id), config.private, config.optimizer_state)
 
-    def _start(self, path: Path, *, copied: bool = False) -> None:
+    def _start(self, path: Path) -> None:
         self._path = path
-        self._workspace.mkdir()
-        if copied:
-            _link_run(self._run, path, self._workspace)
-        arguments = self._request(self._workspace / path.name if copied else path).arguments
-        environment = environment_without(gpus=False)
-        environment["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
-        command = Command((sys.executable, "-m", "rg_env.cli.main", *arguments))
-        self._process = ProcessGroup(command, self._workspace / "upload.log", environment=environment)
+        environment = {**environment_without(gpus=False), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+        command = Command((sys.executable, "-m", "rg_env.cli.main", *self._arguments(path)))
+        try:
+            self._process = ProcessGroup(command, self._log, environment=environment)
+        except OSError as error:
+            self._fail(str(error.strerror or error))
 
     def _report(self) -> None:
         """Wait for the running upload, if any, and report its outcome."""
@@ -140,22 +132,5 @@ class Uploads(TrainerCallback):
     def _fail(self, reason: str) -> None:
         """Print the command that uploads the run. The command never uploads a single checkpoint, because a checkpoint
         from an earlier step would overwrite a run that was uploaded in the meantime."""
-        command = self._request(self._run.path).command
+        command = shlex.join([entered("rg-env"), *self._arguments(self._run.path)])
         self._say(f"hub: {self._path.name} was not uploaded ({reason}); upload the run with: {command}")
-
-
-def _link_run(run: RunFolder, checkpoint: Path, copy: Path) -> None:
-    """Copy the run's current state, with one checkpoint, to `copy`. Growing files are copied, and all other files are
-    hard-linked."""
-    shutil.copytree(checkpoint, copy / checkpoint.name, copy_function=_link)
-    for file in run.files():
-        target = copy / file.relative_to(run.path)
-        target.parent.mkdir(exist_ok=True)
-        (shutil.copyfile if file.suffix == ".jsonl" else _link)(str(file), str(target))
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # the file system does not support hard links
-        shutil.copyfile(source, target)

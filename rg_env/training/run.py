@@ -226,6 +226,7 @@ def train(
     watch = own[0] if own and monitors is None else MonitorCallback(monitors)
     watch.say = recorder.alarms.append
     uploads = Uploads(hub or HubConfig(), folder.path, main=main, say=recorder.console.line)
+    trainer.checkpoints.is_in_use = uploads.is_uploading
     trackers = Trackers(trainer, logging, folder.path)
     recorder.on_examples = trackers.completions
     callbacks = trainer.callbacks
@@ -347,13 +348,13 @@ def _describe(
     folder: RunFolder, evaluation: FixedEvaluation, config: TrainConfig | None, settings: dict[str, Any], first: int
 ) -> None:
     """Write the run's configuration and, unless the folder already contains this run, the manifest."""
-    from_step = first if first and folder.config_file.exists() else None
+    resumes_here = first > 0 and folder.config_file.exists()
     resolved = _resolved(evaluation, settings if config is None else {})
     if config is None:
-        folder.write_config(resolved, from_step=from_step)
+        folder.write_config(resolved)
     else:
-        folder.write_config(config.resolved(), resolved, from_step)
-    if from_step is None:
+        folder.write_config(config.resolved(), resolved)
+    if not resumes_here:
         trainer = evaluation.trainer
         machine = hardware(trainer.accelerator.num_processes)
         others = evaluation.plan.manifests(trainer.env)

@@ -34,15 +34,17 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from rg_env.errors import InputError, StoppedTogether
 from rg_env.training.algorithms.policy import finite_weights
-from rg_env.training.checkpointing.files import stored_parameters, weight_files, weights_name
+from rg_env.training.checkpointing.files import (
+    OPTIMIZER_FILE,
+    OPTIMIZER_FOLDER,
+    SCALER_FILE,
+    stored_parameters,
+    weight_files,
+    weights_name,
+)
 from rg_env.training.collectives import agree
 from rg_env.training.config.grpo import GRPOConfig
 from rg_env.training.config.schema import EngineConfig
-
-OPTIMIZER_FILE = "optimizer.pt"
-OPTIMIZER_FOLDER = "optimizer"
-"""Folder in a `FullySharded` checkpoint, written by torch.distributed.checkpoint."""
-SCALER_FILE = "scaler.pt"
 
 Sharding = Literal["none", "zero1", "zero2", "zero3", "fsdp2"]
 FSDP_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "sgd")

@@ -159,7 +159,7 @@ class GRPOTrainer:
         self._reset()
         if curriculum is not None:
             on_main(self.accelerator, curriculum.check)
-        self.checkpoints.note()
+        self.checkpoints.take_snapshot()
         self.notify("on_init_end")
 
     def _reset(self) -> None:
@@ -319,7 +319,7 @@ class GRPOTrainer:
         if self.previous_policy is not None and result.skipped is None:
             self.previous_policy.advance()
         costs = step_costs(time.perf_counter() - began, self._batch_tokens)
-        self.checkpoints.note()
+        self.checkpoints.take_snapshot()
         self.consistent = True
         self.notify("on_step_end")
         self.log({"loss": result.loss, "grad_norm": result.grad_norm, "learning_rate": rate, **costs})
@@ -405,7 +405,7 @@ class GRPOTrainer:
             self.checkpoints.load(Path(checkpoint))
         self.state.max_steps = self.args.max_steps
         self.model.train()
-        self.checkpoints.note()
+        self.checkpoints.take_snapshot()
         return self.state
 
     @contextmanager

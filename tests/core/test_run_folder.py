@@ -38,15 +38,12 @@ def test_what_was_written_is_read(run: RunFolder) -> None:
     assert run.results() is None
     run.write_manifest({"seed": 3})
     run.write_results({"steps": 2})
-    run.write_config({"seed": 1}, {"training": {}}, from_step=2)
+    run.write_config({"seed": 1}, {"training": {}})
+    assert run.arguments() == {"training": {}}
     assert run.manifest()["rows"] == {"seed": 3}
     assert datetime.fromisoformat(run.manifest()["created"]).tzinfo == UTC
     assert re.fullmatch("[0-9a-f]{40}|None", str(run.manifest()["commit"]))
     assert run.results() == {"steps": 2}
-    assert sorted(file.name for file in run.path.glob("*_from_step_2.yaml")) == [
-        "arguments_from_step_2.yaml",
-        "config_from_step_2.yaml",
-    ]
 
 
 def test_checkpoints_are_sorted_by_step(run: RunFolder) -> None:
@@ -87,7 +84,6 @@ def test_a_run_that_never_began_leaves_nothing(tmp_path: Path) -> None:
         ("train_results.json", "[" * 100_000, "damaged"), ("train_results.json", "\x00", "damaged"),
         ("manifest.json", "[]", "damaged: it does not contain keys"),
         ("metrics.jsonl", '{"step": 1}\n{"st\n{"step": 2}\n', "damaged: line 2"),
-        ("metrics.jsonl", '{"reward": 1}\n', "damaged: a line has no step"),
         ("metrics.jsonl", "1\n", "damaged: line 1 is not a JSON object"),
     ],
 )  # fmt: skip

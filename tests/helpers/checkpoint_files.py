@@ -1,6 +1,6 @@
-"""Checkpoints in the formats of common trainers, written by one process and without those trainers.
+"""Model folders and DeepSpeed checkpoints, written by one process and without a trainer.
 
-`tests/publish/test_real_shards.py` reads files that were actually written by the trainers.
+`tests/publish/test_real_shards.py` reads files that were actually written by DeepSpeed.
 """
 
 import json
@@ -30,7 +30,7 @@ class Bomb:
         return (os.system, (f"touch '{self.target}'",))
 
 
-def with_companions(folder: Path, model: Any) -> Path:
+def with_config(folder: Path, model: Any) -> Path:
     """Add the model's configuration and the tiny policy's tokenizer to `folder`, and return `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     model.config.save_pretrained(folder)
@@ -46,7 +46,7 @@ def save_whole(folder: Path, model: Any, changed: Mapping[str, Any] | None = Non
     """Save a model folder with all weights in one file; `changed` weights replace the model's weights, and None removes
     them."""
     state = {**weights(model), **(changed or {})}
-    with_companions(folder, model)
+    with_config(folder, model)
     torch.save({name: value for name, value in state.items() if value is not None}, folder / "pytorch_model.bin")
     return folder
 
@@ -66,9 +66,6 @@ def tied(model: nn.Module) -> dict[str, str]:
     return found
 
 
-# --- DeepSpeed
-
-
 def write_zero(
     folder: Path,
     state: State,
@@ -77,10 +74,8 @@ def write_zero(
     processes: int,
     shared: Mapping[str, str] | None = None,
     frozen: Sequence[str] = (),
-    half: bool = False,
 ) -> Path:
-    """Write `global_step5` and `latest` in `folder`, and return the former. With `half`, the module's weights are
-    bfloat16."""
+    """Write `global_step5` and `latest` in `folder`, and return the former."""
     from deepspeed.runtime.fp16.loss_scaler import LossScaler
     from deepspeed.runtime.zero.config import ZeroStageEnum
 
@@ -88,8 +83,7 @@ def write_zero(
     shards.mkdir(parents=True)
     (folder / "latest").write_text("global_step5")
     trained = {name: value.float() for name, value in state.items() if name not in frozen}
-    kept = {name: value.to(torch.bfloat16) if half else value for name, value in state.items()}
-    kept |= {name: kept[of] for name, of in (shared or {}).items()}
+    kept = {**state, **{name: state[of] for name, of in (shared or {}).items()}}
     head = {
         "module": {name: torch.empty(0) if stage == 3 else value for name, value in kept.items()},
         "buffer_names": [],
@@ -106,7 +100,7 @@ def write_zero(
         torch.save({**head, "frozen_param_fragments": fragments}, shards / f"{name}_model_states.pt")
     flat = [value.flatten() for value in trained.values()]
     padding = torch.full((-sum(map(len, flat)) % (2 * processes),), math.nan)
-    for rank in range(processes if stage else 0):
+    for rank in range(processes):
         optimizer: dict[str, Any] = {"zero_stage": ZeroStageEnum(stage), "loss_scaler": LossScaler()}
         if stage == 3:  # a part of each parameter
             part = torch.cat([_split(value, processes)[rank] for value in flat])
@@ -115,7 +109,7 @@ def write_zero(
             part = _split(torch.cat([*flat, padding]), processes)[rank]
             optimizer |= {"partition_count": [processes], "single_partition_of_fp32_groups": [part]}
         optimizer["base_optimizer_state"] = {"state": {0: {"exp_avg": torch.zeros_like(part)}}}
-        path = shards / f"{'bf16_' if half else ''}zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
+        path = shards / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
         torch.save({"optimizer_state_dict": optimizer, "ds_version": "0.19.8"}, path)
     return shards
 
@@ -124,70 +118,3 @@ def _split(vector: torch.Tensor, processes: int) -> list[torch.Tensor]:
     share = -(-vector.numel() // processes)
     padded = torch.cat([vector, vector.new_full((share * processes - vector.numel(),), math.nan)])
     return [part.clone() for part in padded.split(share)]
-
-
-# --- FSDP
-
-
-def write_dtensors(folder: Path, state: State, *, processes: int, replicas: int = 1, dim: int = 0) -> Path:
-    """Write verl's `model_world_size_N_rank_R.pt`: DTensors, split along `dim` into processes / replicas parts."""
-    import torch.distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import DTensor, Replicate, Shard
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    folder.mkdir(parents=True, exist_ok=True)
-    for rank in range(processes):
-        dist.init_process_group("fake", rank=rank, world_size=processes, store=FakeStore())
-        try:
-            ways = processes // replicas
-            shape, names = ((replicas, ways), ("ddp", "fsdp")) if replicas > 1 else ((ways,), ("fsdp",))
-            mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
-            saved: dict[str, Any] = {}
-            for name, value in state.items():
-                along = dim if value.ndim > dim else 0
-                parts = [*value.chunk(ways, dim=along)]
-                empty = value.narrow(along, 0, 0)
-                local = (parts + [empty] * (ways - len(parts)))[rank % ways].clone()
-                placements = [Replicate(), Shard(along)] if replicas > 1 else [Shard(along)]
-                saved[name] = DTensor.from_local(
-                    local, mesh, placements, run_check=False, shape=value.shape, stride=value.stride()
-                )
-            torch.save(saved, folder / f"model_world_size_{processes}_rank_{rank}.pt")
-        finally:
-            dist.destroy_process_group()
-    return folder
-
-
-def write_distcp(folder: Path, state: State, *, processes: int, prefix: str = "model.") -> Path:
-    """Write `.metadata` and one `.distcp` file per process, with rows split over the files."""
-    import io
-    import pickle
-
-    from torch.distributed.checkpoint import metadata as kinds
-    from torch.distributed.checkpoint.filesystem import _StorageInfo
-
-    folder.mkdir(parents=True, exist_ok=True)
-    files = [io.BytesIO() for _ in range(processes)]
-    described: dict[str, Any] = {}
-    places: dict[Any, Any] = {}
-    for name, value in state.items():
-        chunks, at = [], 0
-        for rank, part in enumerate(value.chunk(processes)):
-            offsets = torch.Size([at, *[0] * (value.ndim - 1)])
-            start = files[rank].tell()
-            torch.save(part.clone(), files[rank])
-            chunks.append(kinds.ChunkStorageMetadata(offsets, part.shape))
-            length = files[rank].tell() - start
-            places[kinds.MetadataIndex(prefix + name, offsets, rank)] = _StorageInfo(
-                f"__{rank}_0.distcp", start, length
-            )
-            at += part.shape[0]
-        properties = kinds.TensorProperties(dtype=value.dtype)
-        described[prefix + name] = kinds.TensorStorageMetadata(properties, value.shape, chunks)
-    described["step"] = kinds.BytesStorageMetadata()
-    for rank, file in enumerate(files):
-        (folder / f"__{rank}_0.distcp").write_bytes(file.getvalue())
-    head = kinds.Metadata(described, storage_data=places, storage_meta=kinds.StorageMeta(checkpoint_id=folder))
-    (folder / ".metadata").write_bytes(pickle.dumps(head))
-    return folder

@@ -17,10 +17,9 @@ from huggingface_hub.utils._xet import abort_xet_session
 from model_families import SERVED, random_model
 from training_fixtures import *  # noqa: F403  fixtures
 
-from rg_env.core.hub import PushRequest
 from rg_env.errors import RGEnvError
 from rg_env.publish.export import ExportRequest, export
-from rg_env.publish.push import push
+from rg_env.publish.push import PushRequest, push
 
 
 @pytest.fixture

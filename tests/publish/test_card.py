@@ -19,7 +19,6 @@ from transformers import AutoModelForCausalLM
 
 from rg_env.core.data.manifest import split_hash
 from rg_env.core.environment import Environment
-from rg_env.core.hub import PushRequest
 from rg_env.core.run_folder import RunFolder
 from rg_env.errors import repository_command
 from rg_env.evaluation import trained
@@ -29,7 +28,7 @@ from rg_env.evaluation.scores import together
 from rg_env.publish.card import find_license
 from rg_env.publish.checkpoint import Base
 from rg_env.publish.contents import publishable
-from rg_env.publish.push import preview
+from rg_env.publish.push import PushRequest, preview
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, load_train_config, run_config, train
 
@@ -336,10 +335,3 @@ def test_folders_of_the_machine_are_left_out_of_settings() -> None:
     }
     plain = {"model": {"name": "base"}, "output": {"save_every": 2}, "training": {"max_steps": 4}}
     assert publishable({**values, **kept}) == {**plain, **kept}
-
-
-def test_a_model_without_a_run_claims_nothing() -> None:
-    found = card_of(POLICY_DIR)
-    assert "The base model and its license are unknown." in found
-    assert "no measurements are available" in found
-    assert "trained with GRPO" not in found

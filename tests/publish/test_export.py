@@ -8,16 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoint_files import (
-    TOKENIZER,
-    save_whole,
-    tied,
-    weights,
-    with_companions,
-    write_distcp,
-    write_dtensors,
-    write_zero,
-)
+from checkpoint_files import TOKENIZER, save_whole, tied, weights, with_config, write_zero
 from huggingface_hub import save_torch_state_dict
 from model_families import FAMILIES, SERVED
 from result_files import run_evaluation
@@ -70,7 +61,7 @@ def test_an_export_keeps_what_an_evaluation_takes_from_the_run(saved: Path, expo
 def test_model_families_are_exported_unchanged(family: str, make_model: Make, exported: Export, tmp_path: Path) -> None:
     """The weights, some of them tied or fused, are assembled from shards of three processes."""
     model = make_model({**SERVED, **FAMILIES}[family])
-    folder = with_companions(tmp_path / "checkpoint-5", model)
+    folder = with_config(tmp_path / "checkpoint-5", model)
     write_zero(folder, weights(model), stage=3, processes=3, shared=tied(model))
     out, lines = exported(folder)
     assert out == tmp_path / "checkpoint-5-export"
@@ -86,34 +77,20 @@ def test_model_families_are_exported_unchanged(family: str, make_model: Make, ex
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
-@pytest.mark.parametrize("kind", ["bin", "verl", "accelerate"])
-def test_every_kind_exports_the_same(kind: str, dtype: str, make_model: Make, exported: Export, tmp_path: Path) -> None:
-    """Weights of any format are rounded once, to the requested dtype, which config.json records."""
-    model = make_model()
-    folder = with_companions(tmp_path / "run" / "checkpoint-5", model)
-    state = weights(model)
-    if kind == "bin":
-        torch.save(state, folder / "pytorch_model.bin")
-    elif kind == "accelerate":
-        write_distcp(folder / "pytorch_model_fsdp_0", state, processes=2)
-    else:  # configuration and tokenizer are in a separate folder
-        actor = tmp_path / "run" / "global_step_5" / "actor"
-        write_dtensors(actor, {**state, "lm_head.weight": state["model.embed_tokens.weight"]}, processes=3)
-        folder.rename(actor / "huggingface")
-        (tmp_path / "run" / "latest_checkpointed_iteration.txt").write_text("5")
-        folder = tmp_path / "run"
-    out, _ = exported(folder, dtype=dtype, out=tmp_path / "new" / "folder")
+def test_weights_are_rounded_once(dtype: str, make_model: Make, saved: Path, exported: Export, tmp_path: Path) -> None:
+    """They are rounded to the requested dtype, which config.json records."""
+    out, _ = exported(saved, dtype=dtype, out=tmp_path / "new" / "folder")
     wanted = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype]
     assert json.loads((out / "config.json").read_text())["dtype"] == str(wanted).removeprefix("torch.")
     assert {path.name for path in out.iterdir()} >= {"config.json", "model.safetensors", *TOKENIZER}
     assert AutoTokenizer.from_pretrained(out).chat_template == (POLICY_DIR / "chat_template.jinja").read_text()
-    same_model(out, model, wanted)
+    same_model(out, make_model(), wanted)
 
 
 def test_the_dtype_is_that_of_the_checkpoint(make_model: Make, exported: Export, tmp_path: Path) -> None:
     """The dtype is the one that the run loaded, or else the one in config.json, or else that of the weights."""
     model = rounded(make_model(), torch.bfloat16)
-    folder = with_companions(tmp_path / "run" / "checkpoint-5", model)
+    folder = with_config(tmp_path / "run" / "checkpoint-5", model)
     write_zero(folder, weights(model), stage=3, processes=2, shared=tied(model))
     same_model(exported(folder)[0], model, torch.bfloat16)
     (tmp_path / "run" / "config.yaml").write_text("model: {name: tiny, dtype: float32}")
@@ -145,21 +122,8 @@ def test_large_models_have_several_files(saved: Path, make_model: Make, monkeypa
     same_model(out, model)
 
 
-def test_wrapped_weight_names_are_recognized(make_model: Make, exported: Export, tmp_path: Path) -> None:
-    """Prefixes of torch.compile and FSDP are removed; weights that are not part of the model are skipped and
-    reported."""
-    model = make_model()
-    folder = with_companions(tmp_path / "m", model)
-    names = {name: name.replace("layers.1.", "layers.1._checkpoint_wrapped_module.") for name in weights(model)}
-    state = {f"_orig_mod.module.{names[name]}": value for name, value in weights(model).items()}
-    torch.save({**state, "v_head.weight": torch.zeros(1, 128)}, folder / "pytorch_model.bin")
-    out, lines = exported(folder)
-    assert "skipped weights that are not part of the model: v_head.weight" in lines
-    same_model(out, model)
-
-
 def test_a_runs_last_or_best_checkpoint_is_exported(make_model: Make, exported: Export, tmp_path: Path) -> None:
-    """The best checkpoint has the highest recorded accuracy; a more accurate step that was not saved is reported."""
+    """The best checkpoint has the highest recorded accuracy of those that were saved."""
     models = {step: make_model(seed=step) for step in (2, 4, 10)}
     (tmp_path / "eval_results").mkdir()
     for step, model in models.items():
@@ -167,7 +131,7 @@ def test_a_runs_last_or_best_checkpoint_is_exported(make_model: Make, exported: 
     with pytest.raises(InputError, match=r"has no recorded accuracy for any of its checkpoints"):
         exported(tmp_path, best=True)
     same_model(exported(tmp_path)[0], models[10])
-    for step, accuracy in ((2, 0.4), (4, 0.9), (10, 0.5), (6, 1.0)):
+    for step, accuracy in ((2, 0.4), (4, 0.9), (6, 1.0), (10, 0.5)):
         known = {"part": "training", "task": "t", "truncated": False, "answer": "a", "completion": "c", "reward": 1.0}
         found = run_evaluation(step, [[{**known, "correct": n < 10 * accuracy}] for n in range(10)])
         (tmp_path / "eval_results" / f"eval_step_{step}.json").write_text(found.model_dump_json())
@@ -176,8 +140,6 @@ def test_a_runs_last_or_best_checkpoint_is_exported(make_model: Make, exported: 
             assert lines[0] == f"exporting {tmp_path}/checkpoint-4: {'pytorch_model.bin'}, step 4"
             same_model(out, models[4])
             shutil.rmtree(out)
-    line = exported(tmp_path, best=True, verify=False)[1][0]
-    assert line.startswith("step 6 (1.000) was more accurate than step 4 (0.900), but was not saved; ")
     with pytest.raises(InputError, match="is not a run with checkpoint-N folders"):
         exported(tmp_path / "checkpoint-2", best=True)
 
@@ -200,8 +162,7 @@ def norm(model: Any, value: float) -> dict[str, torch.Tensor]:
         (lambda m: {NORM: None}, None, rf"{NORM} is missing from the checkpoint, which lacks 1 weight of Qwen2"),
         (lambda m: {NORM: torch.empty(0)}, None, rf"{NORM} has the shape \(0,\) .*ZeRO-3 saves empty weights"),
         (lambda m: {NORM: torch.ones(9)}, None, r"has the shape \(9,\) in the checkpoint and \(128,\) in Qwen2"),
-        (lambda m: {"model.extra.weight": torch.ones(9)}, None, "extra.weight is in the checkpoint but not in Qwen2"),
-        (lambda m: {"model._orig_mod.norm.weight": torch.ones(128)}, None, f"{NORM} is in the checkpoint twice"),
+        (lambda m: {"red\x1b[31m": torch.ones(9)}, None, r"^red \[31m is in the checkpoint but not in Qwen2"),
         (lambda m: {"lm_head.weight": torch.ones(784, 128)}, None, "ties model.embed_tokens.weight and lm_head.weight"),
         (lambda m: {NORM: torch.ones(128, dtype=torch.int8)}, None, "has dtype int8, but quantized"),
     ],
@@ -232,7 +193,7 @@ def test_tensors_that_share_memory_are_all_written(make_model: Make, exported: E
     model = make_model(SERVED["qwen2, untied"])
     model.lm_head.weight = model.model.embed_tokens.weight
     head = {"lm_head.weight": model.lm_head.weight}
-    folder = with_companions(tmp_path / "m", model)
+    folder = with_config(tmp_path / "m", model)
     torch.save({**dict(model.named_parameters()), **head}, folder / "pytorch_model.bin")
     out, _ = exported(folder)
     assert load_file(out / "model.safetensors").keys() == {*weights(model), *head}
@@ -255,7 +216,7 @@ def test_wrong_tensors_are_detected(saved: Path, exported: Export, refused: Any,
 def test_whole_weights_next_to_shards_are_compared(make_model: Make, exported: Export, tmp_path: Path) -> None:
     """The training processes gathered this copy when they saved, so it confirms how the shards are assembled."""
     model = make_model()
-    folder = with_companions(tmp_path / "m", model)
+    folder = with_config(tmp_path / "m", model)
     write_zero(folder, weights(model), stage=3, processes=3, shared=tied(model))
     whole = {name: value.bfloat16() for name, value in weights(model).items()}
     save_file(whole, folder / "model.safetensors")
@@ -278,16 +239,17 @@ def test_weights_in_the_wrong_places_are_detected(make_model: Make) -> None:
     prompts = export_module.prompt_ids(AutoTokenizer.from_pretrained(POLICY_DIR), 784)
     trained = export_module.logits(model, prompts)
     assert export_module.check_logits(trained, trained + 7, 1e-6) < 1e-6
-    for dtype, tolerance in export_module.TOLERANCE.items():
+    for dtype, tolerance in export_module.LOGITS_TOLERANCE.items():
         assert 0 <= export_module.check_logits(trained, trained.to(dtype).float(), tolerance) < tolerance
     model.model.layers[0], model.model.layers[1] = model.model.layers[1], model.model.layers[0]
     swapped = export_module.logits(model, prompts)
     for wrong in (swapped, trained.roll(1, dims=0), trained * 1.2, torch.full_like(trained, torch.nan)):
         with pytest.raises(ExportError, match="on fixed prompts, the export's logits differ"):
-            export_module.check_logits(trained, wrong, export_module.TOLERANCE[torch.bfloat16])
+            export_module.check_logits(trained, wrong, export_module.LOGITS_TOLERANCE[torch.bfloat16])
 
 
 def test_the_base_model_provides_missing_files(saved: Path, make_model: Make, exported: Export, tmp_path: Path) -> None:
-    """FSDP's checkpoints lack the configuration and the tokenizer, which come from --base."""
-    write_distcp(tmp_path / "m", weights(make_model()), processes=2)
+    """Without a configuration and a tokenizer, such as after `accelerate merge-weights`, they come from --base."""
+    (tmp_path / "m").mkdir()
+    (saved / "pytorch_model.bin").rename(tmp_path / "m" / "pytorch_model.bin")
     same_model(exported(tmp_path / "m", base=str(saved))[0], make_model())

@@ -1,7 +1,6 @@
 """Tests of failed pushes: each reports a one-line error, and the same command resumes the upload."""
 
 import logging
-import math
 import os
 import re
 import shutil
@@ -44,23 +43,6 @@ def test_an_upload_that_fails_is_resumed(hub: HubServer, pushed: Pushed, run: Pa
     assert hub.repos["me/legs"].files()["run/checkpoint-4/optimizer.pt"] == state
 
 
-def test_a_connection_dropped_in_the_middle_of_a_file(hub: HubServer, pushed: Pushed, run: Path) -> None:
-    """The library sends the file again. After a refusal, the next push sends only the files that had not arrived."""
-    hub.fail("POST", "/xorbs/")
-    pushed(run / "checkpoint-2")
-    assert "README.md" in hub.repos["me/legs"].files()
-    hub.fail("POST", "/xorbs/", status=403)
-    with pytest.raises(HubError, match="403"):
-        pushed(run, optimizer_state="full")
-    stored, sent = {*hub.xorbs}, len(hub.sent())
-    chunks = {chunk for xorb in hub.xorbs.values() for chunk in xorb}
-    pushed(run, optimizer_state="full")
-    again = {request.path.rpartition("/")[2] for request in hub.sent()[sent:]}
-    assert again, "what was refused"
-    assert not again & stored
-    assert not chunks & {chunk for xorb in again for chunk in hub.xorbs[xorb]}
-
-
 def test_a_push_to_a_new_branch_is_resumed(hub: HubServer, pushed: Pushed, run: Path) -> None:
     """A new branch starts with the files of the main branch, which the push replaces."""
     hub.add("me/legs", {"model.bin": b"theirs"})
@@ -76,17 +58,17 @@ def test_a_push_to_a_new_branch_is_resumed(hub: HubServer, pushed: Pushed, run: 
 @pytest.mark.parametrize(
     ("prepare", "error", "words"),
     [
-        (lambda hub: hub.tokens.clear(), InputError, r"rejected the token \(401.*HF_TOKEN in .env"),
-        (lambda hub: hub.tokens.update({CANARY: ("me", False)}), InputError, r"has no write access to me/legs \(403"),
-        (lambda hub: hub.fail("POST", "create", 409, "taken"), InputError, r"already exists.*\(409: taken\)"),
-        (lambda hub: hub.fail("POST", "/commit/", 412), HubError, r"\(412"),
+        (lambda hub: hub.tokens.clear(), InputError, r"refused access to me/legs \(401.*HF_TOKEN in .env"),
+        (lambda hub: hub.tokens.update({CANARY: ("me", False)}), InputError, r"refused access to me/legs \(403"),
+        (lambda hub: hub.fail("POST", "create", 409, "taken"), InputError, r"refused access to me/legs \(409: taken\)"),
         (lambda hub: hub.fail("GET", "models", 500, CANARY), HubError, r"with an error \(500: \*\*\*\); the same"),
         (lambda hub: hub.fail("GET", "models"), HubError, r"uploading to http://127.* failed \(.*: check the network"),
         (lambda hub: hub.fail("POST", "validate", 400, "bad head"), HubError, "Invalid metadata in README.md"),
         (lambda hub: hub.fail("GET", "xet", 401, CANARY), (InputError, HubError), "401"),
-        (lambda hub: hub.fail("POST", "preupload", 403), InputError, r"has no write access to me/legs \(403"),
+        (lambda hub: hub.fail("GET", "models/me/legs$", 200, b"<html>"), HubError, r"uploading to http://127.* failed"),
+        (lambda hub: hub.fail("POST", "/commit/", 200, b'{"id": 3}'), HubError, r"uploading to http://127.* failed"),
     ],
-    ids=["unknown token", "read only", "taken", "412", "500", "dropped", "400", "401", "403"],
+    ids=["unknown token", "read only", "taken", "500", "dropped", "400", "401", "other server", "other response"],
 )
 def test_refusals_are_one_line(
     hub: HubServer, run: Path, prepare: Any, error: Any, words: str, caplog: pytest.LogCaptureFixture, pushed: Pushed
@@ -115,7 +97,7 @@ def test_a_refusal_while_files_are_sent_without_xet(
         raise RuntimeError("Error while uploading 'x' to the Hub.") from HfHubHTTPError("no", response=response)
 
     monkeypatch.setattr(HfApi, "create_commit", refuse)
-    with pytest.raises(InputError, match=r"has no write access to me/legs \(403"):
+    with pytest.raises(InputError, match=r"refused access to me/legs \(403"):
         pushed(run)
 
 
@@ -135,9 +117,8 @@ def test_a_hub_that_hangs(hub: HubServer, pushed: Pushed, run: Path, monkeypatch
             "no Hugging Face token found, or the token contains invalid characters; ",
         ),
         ({"HF_TOKEN": ""}, "no Hugging Face token found.* set HF_TOKEN in .env, or run `hf auth login`"),
-        ({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set: unset it to upload"),
     ],
-    ids=["no hub", "user", "token", "no token", "offline"],
+    ids=["no hub", "user", "token", "no token"],
 )
 def test_unusable_hubs_and_tokens(hub: HubServer, trained: Path, variables: dict[str, str], words: str) -> None:
     """Unusable settings are refused before any request, and secrets are not printed."""
@@ -153,16 +134,17 @@ def test_unusable_hubs_and_tokens(hub: HubServer, trained: Path, variables: dict
 
 def test_bad_input_is_one_line(hub: HubServer, run: Path, rg_env: Any, tmp_path: Path) -> None:
     """Bad input exits with code 2 before any request; a connection error exits with code 1."""
-    half = Path(shutil.copytree(run / "checkpoint-4", tmp_path / "half"))
+    half = Path(shutil.copytree(run / "checkpoint-4", run / "torn"))
+    shutil.copytree(POLICY_DIR, run / "half")
     (half / "model.safetensors").write_bytes((half / "model.safetensors").read_bytes()[:-100])
     damaged = Path(shutil.copytree(run, tmp_path / "damaged"))
     (damaged / "manifest.json").write_text("{")
     for path, options, words in (
         ("x" * 5000, [], "is not an existing folder"),
         (f"{run}\0", [], "is not an existing folder"),
-        (half, [], "half: its weights cannot be read: "),
+        (half, [], "torn/model.safetensors cannot be read: "),
         (damaged, [], "manifest.json is damaged"),
-        (POLICY_DIR, ["--optimizer-state", "full"], "has no training state to resume from"),
+        (run / "half", ["--optimizer-state", "full"], "has no training state to resume from"),
         (run, ["--repo-id", "legs"], "--repo-id 'legs' is not a repository name: use USER/NAME"),
         (run, ["--repo-id", "me/le\ngs"], "is not a repository"),
         (run, ["--revision", "refs/pr/1"], "is a commit or a reference"),
@@ -177,22 +159,6 @@ def test_bad_input_is_one_line(hub: HubServer, run: Path, rg_env: Any, tmp_path:
     code, _, err = rg_env("push", str(run), "--repo-id", "me/legs")
     assert code == 1
     assert err.endswith(f"; the same command resumes the upload: {entered('rg-env')} push {run} --repo-id me/legs\n")
-
-
-@pytest.mark.parametrize("content", [b'{"id": 3, "siblings": [1]}', b"<html>"])
-@pytest.mark.parametrize(
-    "pattern",
-    [r"models/me/legs(\?|$)", "repos/create", "preupload", "xet-write-token", "/xorbs/", "/shards", "/commit/"],
-)
-def test_responses_of_another_kind_of_server(
-    hub: HubServer, run: Path, rg_env: Any, pattern: str, content: bytes
-) -> None:
-    hub.fail("GET HEAD POST PUT", pattern, 200, content, times=math.inf)
-    code, _, err = rg_env("push", str(run), "--repo-id", "me/legs")
-    assert code == 1
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    assert CANARY not in err
 
 
 def test_the_token_is_sent_only_to_the_hub(hub: HubServer, pushed: Pushed, run: Path) -> None:

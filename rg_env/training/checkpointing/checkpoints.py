@@ -14,48 +14,44 @@ A failure to write a checkpoint on any process ends the run on all processes and
 run that is resumed from a checkpoint continues as if it had never stopped. On a CPU, the results are bit-identical to
 those of an uninterrupted run.
 
-`chosen` selects the checkpoint to resume from, and `check_fit` compares it with the trainer. Code in a checkpoint is
-never executed. Pickles are read with torch's restricted unpickler (`weights_only=True`). Pickles that DeepSpeed and
-torch.distributed.checkpoint load without this unpickler are first checked for unexpected classes.
+`chosen` selects the checkpoint to resume from, and `check_fit` compares it with the trainer. A checkpoint is trusted
+like the code that wrote it: DeepSpeed and torch.distributed.checkpoint unpickle their files, so do not resume from a
+checkpoint of someone you do not trust.
 """
 
+import json
 import math
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError
-from torch.serialization import get_unsafe_globals_in_checkpoint
 from transformers import TrainerState
 
 from rg_env.core.data.manifest import check_manifest, hash_of_rows
 from rg_env.core.environment import Environment
-from rg_env.core.run_folder import RunFolder, checkpoint_step, damaged
+from rg_env.core.run_folder import RunFolder, checkpoint_step, read_json
 from rg_env.core.text import counted, gigabytes, reason_of
 from rg_env.errors import InputError, TrainingError
 from rg_env.training.algorithms.policy import finite_weights, weights_file
 from rg_env.training.checkpointing.files import full_shape, saved_step, stored_parameters, weights_problem
-from rg_env.training.checkpointing.pickles import DEEPSPEED_TYPES, non_tensors
 from rg_env.training.collectives import agree
 from rg_env.training.curriculum import CurriculumState
 from rg_env.training.preflight import AUTO
-from rg_env.training.strategy import OPTIMIZER_FOLDER
 
-FACTS = "resume.json"
+RESUME = "resume.json"
 CURRICULUM = "curriculum.json"
 STATE = "trainer_state.json"
 ASIDE = "checkpoint.part"
-_READ = (".safetensors", ".pt", ".distcp")
-_READ_TOO = (CURRICULUM, "latest", ".metadata", "model.safetensors.index.json")
+_SIZED = (".safetensors", ".pt", ".distcp")
+_SIZED_TOO = (CURRICULUM, "latest", ".metadata", "model.safetensors.index.json")
 """Suffixes and names of the files whose sizes are recorded in a checkpoint and checked when a run is resumed. The
 tokenizer, the scripts added by DeepSpeed and `STATE` (whose size varies with the durations in it) are not included."""
-ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 def checkpoint_size(model: Any) -> int:
@@ -76,18 +72,6 @@ def rows_hash(env: Environment) -> dict[str, str | None]:
     """Return, for each split, a hash of its prompts and answers in order, or None if the split has no rows."""
     splits = (("training", env.train_rows), ("evaluation", env.eval_rows))
     return {split: hash_of_rows(rows) if rows else None for split, rows in splits}
-
-
-class Facts(BaseModel, extra="allow"):
-    """The contents of `resume.json`: settings that a resumed run must keep (`settings_of`), and file sizes."""
-
-    files: dict[str, int]
-    """Size in bytes of each file that is checked when a run is resumed, by its path relative to the checkpoint
-    folder."""
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return self.model_extra or {}
 
 
 def settings_of(trainer: Any) -> dict[str, Any]:
@@ -117,14 +101,16 @@ class Checkpoints:
         self._trainer, self.folder, self._is_main = trainer, Path(folder), bool(trainer.accelerator.is_main_process)
         self.saved_at: int | None = None
         """Step of the newest checkpoint in `folder` that this run wrote or was resumed from."""
-        self._noted: dict[str, Any] = {}
+        self.is_in_use: Callable[[Path], bool] = lambda checkpoint: False
+        """Function that reports whether an old checkpoint must not be deleted yet."""
+        self._snapshot: dict[str, Any] = {}
         self._curriculum = ""
 
-    def note(self) -> None:
+    def take_snapshot(self) -> None:
         """Record the state that `save` writes. Call this method at the start of the run and at the end of each step: an
         interrupted step has already used random numbers, so it must be repeated from the recorded state."""
         trainer = self._trainer
-        self._noted = {
+        self._snapshot = {
             "random": random_numbers(),
             "sampler": trainer.engine.random_state(),
             "batch": trainer.micro_batches,
@@ -147,7 +133,7 @@ class Checkpoints:
         final = RunFolder(self.folder).checkpoint(step)
         if self.saved_at == step:
             return final
-        trainer.state.num_input_tokens_seen = self._noted["tokens"]  # the tokens of an unfinished step are excluded
+        trainer.state.num_input_tokens_seen = self._snapshot["tokens"]  # the tokens of an unfinished step are excluded
         part = self.folder / ASIDE / final.name
         try:
             with self._together(final):
@@ -182,20 +168,20 @@ class Checkpoints:
         trainer.state.is_local_process_zero = trainer.accelerator.is_local_main_process
         trainer.strategy.load(checkpoint)
         if trainer.curriculum and self._is_main:
-            trainer.curriculum.start(_read(CurriculumState, checkpoint / CURRICULUM))
+            trainer.curriculum.start(CurriculumState(**read_json(checkpoint / CURRICULUM)))
         if trainer.previous_policy is not None:
             trainer.previous_policy.read(checkpoint, process)
-        noted = torch.load(checkpoint / state_file(process), map_location="cpu", weights_only=True)
-        set_random_numbers(noted["random"])
-        trainer.engine.set_random_state(noted["sampler"])
-        trainer.guard.set_counts(noted["skipped"])
-        if trainer.scheduler is not None and noted["scheduler"] is not None:
-            trainer.scheduler.load_state_dict(noted["scheduler"])
-        if noted["batch"] is not None:
+        saved = torch.load(checkpoint / state_file(process), map_location="cpu", weights_only=True)
+        set_random_numbers(saved["random"])
+        trainer.engine.set_random_state(saved["sampler"])
+        trainer.guard.set_counts(saved["skipped"])
+        if trainer.scheduler is not None and saved["scheduler"] is not None:
+            trainer.scheduler.load_state_dict(saved["scheduler"])
+        if saved["batch"] is not None:
             device = trainer.accelerator.device
             trainer.micro_batches = [
                 {name: None if value is None else value.to(device) for name, value in part.items()}
-                for part in noted["batch"]
+                for part in saved["batch"]
             ]
         if checkpoint.parent.resolve() == self.folder.resolve():
             self.saved_at = trainer.state.global_step
@@ -223,7 +209,7 @@ class Checkpoints:
 
     def _write_state(self, part: Path) -> None:
         trainer, process = self._trainer, self._trainer.accelerator.process_index
-        torch.save(self._noted, part / state_file(process))
+        torch.save(self._snapshot, part / state_file(process))
         if trainer.previous_policy is not None:
             trainer.previous_policy.write(part, process)
         if self._is_main and self._curriculum:
@@ -232,16 +218,17 @@ class Checkpoints:
     def _rename(self, part: Path, final: Path) -> None:
         if problem := weights_problem(part, self._trainer.accelerator.unwrap_model(self._trainer.model)):
             raise TrainingError(problem)
-        found = [file for file in part.rglob("*") if file.suffix in _READ or file.name in _READ_TOO]
+        found = [file for file in part.rglob("*") if file.suffix in _SIZED or file.name in _SIZED_TOO]
         files = {file.relative_to(part).as_posix(): file.stat().st_size for file in found if file.is_file()}
-        facts = Facts(**settings_of(self._trainer), files=files)
-        (part / FACTS).write_text(facts.model_dump_json(indent=1) + "\n")
+        settings = {**settings_of(self._trainer), "files": files}
+        (part / RESUME).write_text(json.dumps(settings, indent=1) + "\n")
         if final.exists():  # a damaged checkpoint may have been skipped when the run was resumed
             final.rename(part.parent / "replaced")
         part.rename(final)
         if (limit := self._trainer.args.save_total_limit) is not None:
             for old in RunFolder(self.folder).checkpoints()[limit:]:
-                shutil.rmtree(old, ignore_errors=True)
+                if not self.is_in_use(old):
+                    shutil.rmtree(old, ignore_errors=True)
 
     @contextmanager
     def _together(self, final: Path) -> Iterator[None]:
@@ -256,14 +243,6 @@ class Checkpoints:
                 reason = "the disk is full, or a quota or file size limit was reached"
             problem = f"cannot save {final.name} in {self.folder}: {reason}; earlier checkpoints are unchanged"
         agree(self._trainer.accelerator, problem, cause)
-
-
-def _read(kind: type[ModelT], file: Path) -> ModelT:
-    """Read a JSON file from a checkpoint. Raises `InputError` if the file is damaged."""
-    try:
-        return kind.model_validate_json(file.read_bytes())
-    except (OSError, ValidationError) as error:
-        raise damaged(file, "it was not written by this release of rg_env") from error
 
 
 def random_numbers() -> dict[str, Any]:
@@ -308,12 +287,12 @@ def chosen(resume: str | Path, folder: Path) -> Path | None:
                     f"{folder} has checkpoints after {path.name}: resume from the newest, {newest.name} "
                     f"(--resume {AUTO}), or use another output folder"
                 )
-        if problem := _damage(path):
+        if problem := _incomplete(path):
             raise InputError(f"cannot resume from {path}: {problem}")
         return path
     passed_over = ""
     for path in RunFolder(folder).checkpoints():
-        if (problem := _damage(path)) is None:
+        if (problem := _incomplete(path)) is None:
             return path
         print(f"skipping the damaged checkpoint {path}: {problem}", flush=True)
         passed_over = passed_over or f"{path}: {problem}"
@@ -324,8 +303,8 @@ def chosen(resume: str | Path, folder: Path) -> Path | None:
 
 def check_fit(trainer: Any, path: Path) -> None:
     """Raise `InputError` unless `trainer` can continue from the checkpoint `path` as if the run had never stopped."""
-    theirs, ours = _read(Facts, path / FACTS), settings_of(trainer)
-    differing = {name: theirs.settings.get(name) for name, value in ours.items() if theirs.settings.get(name) != value}
+    theirs, ours = read_json(path / RESUME), settings_of(trainer)
+    differing = {name: theirs.get(name) for name, value in ours.items() if theirs.get(name) != value}
 
     def refuse(reason: str) -> None:
         raise InputError(f"cannot resume from {path}: {reason}")
@@ -350,7 +329,7 @@ def check_fit(trainer: Any, path: Path) -> None:
         )
     for name, there in differing.items():
         refuse(f"it was saved with {name}={there}, but this run has {ours[name]}: use the same value")
-    if trainer.previous_policy and weights_file(0) not in theirs.files:
+    if trainer.previous_policy and weights_file(0) not in theirs["files"]:
         refuse("it was saved without kl_reference='previous': use the same kl_reference")
 
 
@@ -362,32 +341,18 @@ def final_results(run: RunFolder, step: int) -> dict[str, Any] | None:
     return results if ended else None
 
 
-def _damage(path: Path) -> str | None:
-    """Return the reason `path` is not a complete checkpoint that is safe to load, or None if it is."""
-    if not (path / FACTS).is_file():
-        return f"{FACTS} is missing: pass the checkpoint-N folder of a run"
+def _incomplete(path: Path) -> str | None:
+    """Return the reason `path` is not a complete checkpoint, or None if it has a step and all files in full size."""
+    if not (path / RESUME).is_file():
+        return f"{RESUME} is missing: pass the checkpoint-N folder of a run"
     try:
-        facts = _read(Facts, path / FACTS)
-        if saved_step(path) is None:
-            return f"{STATE} is missing, or does not contain a step: copy it again"
-        for name, size in facts.files.items():
-            now = (path / name).stat().st_size if (path / name).is_file() else 0
-            if now != size:
-                return f"{name} is missing or damaged (it has {now:,} of {size:,} bytes): copy it again"
-        if facts.settings.get("curriculum") is not None:
-            _read(CurriculumState, path / CURRICULUM)
-        if facts.settings.get("sharding") == "fsdp2" and (objects := non_tensors(path / OPTIMIZER_FOLDER)):
-            return f"{OPTIMIZER_FOLDER} contains {objects[0]}, which is not a tensor; it was not executed"
+        files, step = read_json(path / RESUME)["files"], saved_step(path)
     except InputError as error:
         return str(error)
-    if (path / "latest").is_file() and (path / (path / "latest").read_text().strip()).parent != path:
-        return "the file 'latest' names a folder outside the checkpoint"  # DeepSpeed would load that folder
-    for file in sorted(path.rglob("*.pt")):
-        here = file.relative_to(path)
-        try:
-            strange = set(get_unsafe_globals_in_checkpoint(file)) - DEEPSPEED_TYPES
-        except Exception:  # a damaged file can raise any exception
-            return f"{here} is truncated or damaged: copy it again"
-        if strange:
-            return f"{here} contains {min(strange)}, which no checkpoint needs; it was not executed"
+    if step is None:
+        return f"{STATE} is missing, or does not contain a step: copy it again"
+    for name, size in files.items():
+        now = (path / name).stat().st_size if (path / name).is_file() else 0
+        if now != size:
+            return f"{name} is missing or damaged (it has {now:,} of {size:,} bytes): copy it again"
     return None

@@ -1,4 +1,4 @@
-"""Inspect the weights in a folder through their safetensors headers.
+"""Names of a checkpoint's files, and its weights, inspected through their safetensors headers.
 
 Importing this module does not import torch, so commands that publish or inspect a folder start quickly.
 """
@@ -13,6 +13,13 @@ from rg_env.core.run_folder import read_json
 from rg_env.core.text import is_count, one_line, reason_of
 from rg_env.errors import InputError
 
+WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"
+OPTIMIZER_FILE, SCALER_FILE = "optimizer.pt", "scaler.pt"
+OPTIMIZER_FOLDER = "optimizer"
+"""Folder with the optimizer's state under FSDP2, written by torch.distributed.checkpoint."""
+
+Shapes = dict[str, tuple[int, ...]]
+
 
 def saved_step(folder: Path) -> int | None:
     """Return the step recorded in trainer_state.json in `folder`, or None if the file or the step is missing.
@@ -23,11 +30,6 @@ def saved_step(folder: Path) -> int | None:
     file = folder / "trainer_state.json"
     step = read_json(file).get("global_step") if file.is_file() else None
     return step if is_count(step) else None
-
-
-WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"
-
-Shapes = dict[str, tuple[int, ...]]
 
 
 def weight_files(folder: Path, name: str) -> list[Path]:
@@ -54,24 +56,29 @@ def weight_files(folder: Path, name: str) -> list[Path]:
     return [folder / name for name in names]
 
 
-def read_shapes(folder: Path, name: str) -> tuple[Shapes, str | None]:
-    """Return the shapes of the weights in the file `name` (empty if the file does not exist), and an error message if
-    the weights cannot be read."""
+def read_shapes(folder: Path, name: str) -> Shapes:
+    """Return the shapes of the weights in the file `name`, or in the files in its index. Empty if neither exists.
+
+    Raises:
+        InputError: the weights cannot be read.
+    """
     found: Shapes = {}
-    try:
-        for file in weight_files(folder, name):
+    for file in weight_files(folder, name):
+        try:
             with safe_open(file, framework="np") as weights:  # opening the file checks its length against its header
                 found |= {key: tuple(weights.get_slice(key).get_shape()) for key in weights.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, InputError) as error:
-        return {}, f"its weights cannot be read: {reason_of(error)}"
-    return found, None
+        except (OSError, SafetensorError) as error:
+            raise InputError(f"{file} cannot be read: {reason_of(error)}") from error
+    return found
 
 
 def weights_damage(folder: Path) -> str | None:
     """Return the reason `folder` does not have readable weights, or None if it does."""
-    read = [read_shapes(folder, name) for name in (ADAPTER, WEIGHTS)]
-    problem = next((problem for _, problem in read if problem), None)
-    return problem or (None if any(shapes for shapes, _ in read) else f"it contains neither {WEIGHTS} nor {ADAPTER}")
+    try:
+        has_weights = {**read_shapes(folder, ADAPTER), **read_shapes(folder, WEIGHTS)}
+    except InputError as error:
+        return str(error)
+    return None if has_weights else f"it contains neither {WEIGHTS} nor {ADAPTER}"
 
 
 def weights_problem(folder: Path, model: Any) -> str | None:
@@ -81,9 +88,12 @@ def weights_problem(folder: Path, model: Any) -> str | None:
     `model` may be sharded.
     """
     name = weights_name(model)
-    found, problem = read_shapes(folder, name)
-    if problem or not found:
-        return problem or f"it does not contain {name}"
+    try:
+        found = read_shapes(folder, name)
+    except InputError as error:
+        return str(error)
+    if not found:
+        return f"it does not contain {name}"
     if empty := [key for key, shape in found.items() if 0 in shape]:
         return f"{empty[0]} is empty"
     parameters = stored_parameters(model)
