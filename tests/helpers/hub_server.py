@@ -31,6 +31,7 @@ from urllib.parse import unquote, urlsplit
 
 import yaml
 from huggingface_hub import ModelCardData
+from huggingface_hub.utils.sha import git_hash
 
 CANARY = "hf_canaryCANARYcanaryCANARYcanary0123"
 """Token that tests search for in places where it must not occur."""
@@ -81,7 +82,6 @@ class Failure:
     """HTTP status; None drops the connection, in the middle of the body if there is one."""
     body: str | bytes = ""
     """Error message, or bytes that are sent unchanged."""
-    times: float = 1
     location: str = ""
     """Server to redirect to."""
 
@@ -151,10 +151,6 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-def git_hash(data: bytes) -> str:
-    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
-
-
 def is_large(path: str) -> bool:
     return not path.endswith(REGULAR)
 
@@ -188,9 +184,7 @@ class _Handler(BaseHTTPRequestHandler):
             hub.requests.append(Request(self.command, path, self._token not in ("", STORAGE_CANARY)))
             failure = next((f for f in hub.failures if self.command in f.method and re.search(f.pattern, path)), None)
             if failure:
-                failure.times -= 1
-                if not failure.times:
-                    hub.failures.remove(failure)
+                hub.failures.remove(failure)
         if failure and failure.status is None:
             self.rfile.read(length // 2)
             # Reset the connection, as if a machine between client and server failed.

@@ -82,7 +82,7 @@ def test_two_processes_train_a_sharded_model(
     server: RunningServer, tmp_path: Path, config: str, exported_from: str
 ) -> None:
     """Rewards rise more than they would with a broken loss or stale weights. The checkpoint can be loaded, and its
-    export has the same weights and passes verification on the frozen questions."""
+    export has the same weights and passes verification."""
     launcher = [str(PYTHON.with_name("accelerate")), "launch", "--config-file", str(REPOSITORY / "configs" / config)]
     process = start(tmp_path, server, *launcher, max_steps=6)
     output = finish(process)
@@ -95,7 +95,7 @@ def test_two_processes_train_a_sharded_model(
     exported = AutoModelForCausalLM.from_pretrained(export(ExportRequest(tmp_path / "run"), messages.append))
     assert messages[0].endswith(f"checkpoint-6: {exported_from}")
     assert messages[-1].startswith("verified: ")
-    assert " of 8 greedy answers to frozen questions are correct" in messages[-1]
+    assert messages[-1].startswith("verified: every tensor equals the trained tensor")
     for name, parameter in saved.named_parameters():
         assert torch.equal(exported.get_parameter(name), parameter), name
 
