@@ -110,10 +110,10 @@ def push(request: PushRequest, say: Callable[[str], None] = print) -> str:
         HubError: the upload did not finish. The same command resumes the upload.
     """
     checkpoint = _found(request)
-    repository = _Repository(request.repo_id, request.revision)
+    run, repository = _run_id(checkpoint), _Repository(request.repo_id, request.revision)
     try:
         repository.read()
-        _check_remote(request, checkpoint, repository)
+        _check_remote(request, run, repository)
         return _send(request, checkpoint, repository, say)
     except HubError as error:
         raise HubError(f"{error}; the same command resumes the upload: {request.command}") from error
@@ -191,13 +191,13 @@ def _completed(
     return {**files, MARKER: (marker.model_dump_json(indent=1) + "\n").encode()}
 
 
-def _check_remote(request: PushRequest, checkpoint: Checkpoint, remote: "_Repository") -> None:
+def _check_remote(request: PushRequest, run: str, remote: "_Repository") -> None:
     """Raise `InputError` if the push would overwrite other content or make a private model public."""
     if request.private and remote.private is False:
         raise InputError(
             f"{request.repo_id} exists and is public: make it private in its settings, or choose another repository"
         )
-    if remote.is_copy or not remote.files or (remote.marker and remote.marker.run == _run_id(checkpoint)):
+    if remote.is_copy or not remote.files or (remote.marker and remote.marker.run == run):
         return
     where = f"branch {request.revision} of {request.repo_id}" if request.revision else request.repo_id
     content = "another run" if remote.marker else f"other files ({one_line(min(remote.files), 60)} ...)"
