@@ -20,7 +20,7 @@ from rg_env.errors import ExportError, InputError
 from rg_env.inference.models import describe_model
 from rg_env.publish.checkpoint import TOKENIZER, Checkpoint
 from rg_env.publish.weights import StateDict
-from rg_env.training.checkpointing.files import ADAPTER, read_shapes
+from rg_env.training.checkpointing.files import ADAPTER, read_shapes, weight_files
 
 _CONFIG, _GENERATION = "config.json", "generation_config.json"
 _EMPTY = (
@@ -165,6 +165,8 @@ def adapted(checkpoint: Checkpoint) -> Any:
     from peft import PeftModel, get_peft_model_state_dict
 
     folder, name = checkpoint.folder, checkpoint.base.source
+    if not weight_files(folder, ADAPTER):
+        raise InputError(f"{folder} has adapter_config.json but no adapters: copy {ADAPTER} as well")
     described = describe_model(name)
     try:
         base = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, **described.options).eval()

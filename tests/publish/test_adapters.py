@@ -101,7 +101,7 @@ def another(state: dict[str, torch.Tensor]) -> None:
     [
         (config(base_model_name_or_path="/nowhere"), InputError, "has no config.json: pass the base model as --base"),
         (lambda f: (f / "adapter_config.json").write_text("{"), InputError, "adapter_config.json is damaged"),
-        (lambda f: (f / "adapter_model.safetensors").unlink(), InputError, "cannot load the adapters in"),
+        (lambda f: (f / "adapter_model.safetensors").unlink(), InputError, "copy adapter_model.safetensors as well"),
         (tensors(lambda state: state.pop(min(state))), ExportError, "is missing"),
         (tensors(another), ExportError, r"q_proj\.lora_C\.weight is not part of the base model"),
         (tensors(lambda state: state[min(state)].fill_(torch.nan)), ExportError, "non-finite values"),
