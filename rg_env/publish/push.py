@@ -145,10 +145,7 @@ def _found(request: PushRequest) -> Checkpoint:
     if not checkpoint.has_weights:
         raise InputError(f"{checkpoint.folder} has no complete safetensors weights: export it first (rg-env export)")
     if request.full and not checkpoint.is_resumable:
-        raise InputError(
-            f"{checkpoint.folder} has no training state to resume from: use a checkpoint with the optimizer state, "
-            "or omit --optimizer-state full"
-        )
+        raise InputError(f"{checkpoint.folder} has no training state to resume from: omit --optimizer-state full")
     return checkpoint
 
 
