@@ -183,7 +183,7 @@ def _choose(path: Path, best: bool) -> Path:
     measured = {step: each.accuracy for step, each in overall.items() if each and each.accuracy is not None}
     saved = {step: folder for folder in run.checkpoints() if (step := checkpoint_step(folder)) in measured}
     if not saved:
-        raise InputError(f"{path} has no recorded accuracy for any of its checkpoints: pass one of them, or omit --best")
+        raise InputError(f"{path} has no recorded accuracy for any of its checkpoints: pass one, or omit --best")
     return saved[max(saved, key=lambda step: (measured[step], step))]
 
 
