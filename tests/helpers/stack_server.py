@@ -33,8 +33,7 @@ class RunningServer(VllmServer):
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         super().__init__("127.0.0.1", port)
-        extra = ["--enforce-eager"]
-        command = serve_command(str(model), port=port, dtype="float32", max_model_len=512, extra=extra)
+        command = serve_command(str(model), port=port, max_model_len=512)
         command[0] = str(Path(sys.executable).with_name(command[0]))
         self.log = log
         with log.open("wb") as file:
