@@ -284,6 +284,13 @@ def test_an_invalid_list_of_models_is_ignored(chat: ChatServer, listed: Response
     assert _run(chat.url, tmp_path / "e").models["a"].failed == 0
 
 
+def test_a_served_folder_may_be_missing_in_the_list(chat: ChatServer, tmp_path: Path) -> None:
+    """`transformers serve` lists the models in the Hub cache, even if it serves a folder."""
+    chat.reset(str).listed = JSONResponse({"data": [{"id": "other"}]})
+    model = EvalModel(model=str(tmp_path), url=chat.url)
+    assert asyncio.run(endpoint(model, _config(chat.url, tmp_path))).served_name == str(tmp_path)
+
+
 def test_a_model_that_is_not_served_is_reported_before_any_call(
     chat: ChatServer, tmp_path: Path, rg_env: RgEnv
 ) -> None:
