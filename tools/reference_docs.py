@@ -19,8 +19,7 @@ from rg_env.core.data import problem_keys
 from rg_env.core.grading import audit
 from rg_env.core.tasks.task_table import shipped_table
 from rg_env.evaluation.config import EvalConfig
-from rg_env.jobs.doctor.machine import PlannedRun
-from rg_env.jobs.doctor.model import Model, PromptLengths, run_estimate
+from rg_env.jobs.doctor import Model, PlannedRun, PromptLengths, run_estimate
 from rg_env.training.config.grpo import OWNED_ELSEWHERE, GRPOConfig
 from rg_env.training.config.load import load_train_config
 from rg_env.training.config.schema import TrainConfig

@@ -17,8 +17,7 @@ from hub_server import CANARY, HubServer
 
 from rg_env.core.processes import entered
 from rg_env.errors import InputError
-from rg_env.jobs.doctor import machine
-from rg_env.jobs.doctor.machine import PlannedRun
+from rg_env.jobs.doctor import PlannedRun, check_logins
 from rg_env.training import hub_uploads
 from rg_env.training.config.load import load_train_config
 from rg_env.training.config.schema import HubConfig
@@ -183,10 +182,10 @@ def test_a_run_does_not_start_without_a_token(hub: HubServer, tmp_path: Path, en
         train(f"output.dir={tmp_path / 'run'}", *HUB, "model.name=nobody/nothing")
     assert not (tmp_path / "run").exists()
     uploaded, not_uploaded = (PlannedRun(load_train_config(CONFIG, overrides)) for overrides in (HUB, ()))
-    found = machine.check_logins(uploaded)
+    found = check_logins(uploaded)
     assert found.status == "failed"
     assert "hub.enabled=false" in found.finding
-    assert machine.check_logins(not_uploaded).status == "ok"
+    assert check_logins(not_uploaded).status == "ok"
     environ(HF_TOKEN=CANARY)
-    assert machine.check_logins(uploaded).status == "ok"
-    assert CANARY not in str(machine.check_logins(uploaded))
+    assert check_logins(uploaded).status == "ok"
+    assert CANARY not in str(check_logins(uploaded))
