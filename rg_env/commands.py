@@ -27,10 +27,9 @@ def run_command(main: Callable[[], Any]) -> None:
     """Run `main` as a program and exit with the code it returns. On an `RGEnvError` or Ctrl-C, print a message to
     stderr without a traceback.
 
-    If the reader of standard output closes the pipe (`| head`), the program exits quietly with code 141, as after
-    SIGPIPE. If a write fails (for example, because the disk is full), the program prints one line and exits with
-    code 1. Environment variables that are not set (such as `WANDB_API_KEY`) are read from `.env` in the working
-    directory.
+    If a write fails (for example, because the disk is full), the program prints one line and exits with code 1. If the
+    reader of standard output closed the pipe (`| head`), it exits with code 1 and prints nothing. Environment variables
+    that are not set (such as `WANDB_API_KEY`) are read from `.env` in the working directory.
     """
     try:
         load_keys()
@@ -40,8 +39,8 @@ def run_command(main: Callable[[], Any]) -> None:
         finally:  # also flush when argparse exits after --help
             sys.stdout.flush()  # a failure at interpreter exit would print a traceback and exit with code 120
     except (Exception, KeyboardInterrupt) as error:
-        if isinstance(error, OSError) and (write := _failed_write(error)):
-            code, message = write
+        if isinstance(error, OSError) and (write := _failed_write(error)) is not None:
+            code, message = 1, write
         elif from_interrupt(error):
             code, message = 130, "interrupted"
         elif isinstance(error, RGEnvError):
@@ -95,24 +94,21 @@ def end_signals_as_ctrl_c() -> Iterator[None]:
         yield
 
 
-def _failed_write(error: OSError) -> tuple[int, str] | None:
-    """Return the exit code and message if `error` was caused by a failed write rather than a bug, otherwise None. If
-    standard output is not writable, redirect it to /dev/null, because Python would retry the write at exit."""
-    poll, where = select.poll(), f" {error.filename}" if error.filename else ""
-    is_closed, is_unwritable = False, False
+def _failed_write(error: OSError) -> str | None:
+    """Return the message for `error` if it was caused by a failed write rather than a bug (empty if the reader of
+    standard output closed the pipe), otherwise None."""
+    is_closed = False
     with contextlib.suppress(OSError):  # sys.stdout may have been replaced with an object that is not a file
-        poll.register(sys.stdout.fileno(), 0)
-        is_closed = any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
+        (poll := select.poll()).register(sys.stdout.fileno(), 0)
+        is_closed = isinstance(error, BrokenPipeError) and bool(poll.poll(0))
+    if not is_closed and error.errno not in _NO_BUG:
+        return None
     try:
         sys.stdout.flush()  # fails again if standard output caused the error
-    except OSError as again:
-        is_unwritable = again.errno == error.errno
-        where = " to standard output"
-    if is_closed or is_unwritable:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if isinstance(error, BrokenPipeError) and is_closed:
-        return 128 + signal.SIGPIPE, ""
-    return (1, f"error: cannot write{where}: {error.strerror}") if is_unwritable or error.errno in _NO_BUG else None
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would retry the write at exit
+    where = f" {error.filename}" if error.filename else ""
+    return "" if is_closed else f"error: cannot write{where}: {error.strerror}"
 
 
 def positive(text: str) -> int:

@@ -16,31 +16,6 @@ from rg_env.core.config.files import is_config_file
 from rg_env.errors import InputError
 
 T = TypeVar("T")
-_OTHER_NAMES = {
-    "--processes": ("--num-processes", "--nproc-per-node"),
-    "--gpus": ("--nproc-per-node", "--n-gpus-per-node", "--gpus-per-node", "--num-gpus", "--device"),
-    "--nodes": ("--nnodes", "--num-nodes", "--num-machines"),
-    "--base": ("--model-name",),
-    "--models": ("--model-args", "--model-name", "--model-path"),
-    "--model": ("--model-args", "--model-name", "--model-path"),
-    "--tasks": ("--category", "--datasets", "--task"),
-    "--num-examples": ("--limit",),
-    "--rollouts-per-example": ("--rollouts",),
-    "--max-tokens": ("--max-gen-toks", "--max-new-tokens"),
-    "--output-dir": ("--out", "--output", "--output-path"),
-    "--output": ("--out", "--output-path"),
-    "--resume": ("--resume-from-checkpoint",),
-    "--optimizer-state": ("--optimizer-save-mode",),
-    "CONFIG": ("--config", "--config-file", "--config-name", "--config-path"),
-    "CHECKPOINT": ("--checkpoint", "--checkpoint-dir", "--checkpoint-path", "--model-path"),
-}
-"""Other names for an option or positional argument: former names, and names used by other tools."""
-_ELSEWHERE = {
-    "--processes": "use `rg-env launch` or `accelerate launch` to start several processes",
-    "--gpus": "use `rg-env launch --gpus`, or set CUDA_VISIBLE_DEVICES",
-    "--nodes": "use `rg-env slurm --nodes N` to write a job script for several nodes",
-}
-"""Hints for options that `train` or `launch` does not have."""
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -94,41 +69,33 @@ class CommandParser(argparse.ArgumentParser):
         return options, rest
 
     def error(self, message: str) -> NoReturn:
-        """Raise an error that suggests the right name if an option is misnamed, because argparse may report only that a
-        required option is missing. Otherwise, raise argparse's error as one line."""
+        """Raise an error about a misnamed option if there is one, because argparse may report only that a required
+        option is missing. Otherwise, raise argparse's error as one line."""
         for argument in self._arguments:
-            if argument.startswith("--") and self._called(argument.partition("=")[0]):
+            if argument.startswith("--") and argument.partition("=")[0] not in self._option_string_actions:
                 raise self.unknown(argument)
         raise InputError(f"{self.prog}: {message}; see `{self.prog} --help`")
 
     def unknown(self, argument: str) -> InputError:
-        """Return the error for an unknown argument."""
+        """Return the error for an unknown argument, with the most similar option, positional argument or config key."""
         flag, _, value = argument.partition("=")
         if not flag.startswith("-"):
             return InputError(f"{self.prog}: unexpected argument {argument!r}; see `{self.prog} --help`")
-        starts_run = self.prog.endswith((" train", " launch"))
-        elsewhere = [hint for name, hint in _ELSEWHERE.items() if starts_run and name in _names_of(flag)]
-        if called := self._called(flag):
-            hint = f"use {called}" if called.startswith("-") else f"pass the path alone, as in {self.prog} {called} ..."
-        elif elsewhere:
-            hint = elsewhere[0]
-        elif near := difflib.get_close_matches(flag, self._option_string_actions, n=1, cutoff=0.8):
+        name = flag.lstrip("-").replace("-", "_")
+        path = name.partition("_")[0].upper()  # "--config-file" for CONFIG
+        hint = self.advice
+        if near := difflib.get_close_matches(flag.replace("_", "-"), self._option_string_actions, n=1, cutoff=0.8):
             hint = f"did you mean {near[0]}?"
-        elif key := self._key(flag):
+        elif path in [action.metavar for action in self._get_positional_actions()]:
+            hint = f"pass the path alone, as in {self.prog} {path} ..."
+        elif key := self._key(name):
             hint = f"to set this config key, write {key}={value or 'VALUE'}"
-        else:
-            hint = self.advice
         return InputError(f"{self.prog} has no option {flag!r}: {hint}")
 
     def _has(self, dest: str) -> bool:
         return any(action.dest == dest for action in self._actions)
 
-    def _called(self, flag: str) -> str | None:
-        """Return this command's equivalent of an unknown option, or None."""
-        known = [*self._option_string_actions, *(action.metavar for action in self._get_positional_actions())]
-        return None if flag in known else next((name for name in _names_of(flag) if name in known), None)
-
-    def _key(self, flag: str) -> str | None:
+    def _key(self, name: str) -> str | None:
         """Return the dotted config key that an unknown option most likely means, or None."""
         if not self._has("overrides") and not any(map(is_config_file, self._arguments)):
             return None
@@ -136,17 +103,9 @@ class CommandParser(argparse.ArgumentParser):
         from rg_env.evaluation.config import EvalConfig
         from rg_env.training.config.schema import TrainConfig
 
-        name = flag.lstrip("-").replace("-", "_")
         schema = EvalConfig if self.prog.endswith(" eval") else TrainConfig
-        text = unknown_key(schema, ("max_steps" if name == "steps" else name,))
-        match = re.search(r"did you mean (\S+?\.\S+?)[ ?]", text)
+        match = re.search(r"did you mean (\S+?\.\S+?)[ ?]", unknown_key(schema, (name,)))
         return match[1] if match else None
-
-
-def _names_of(flag: str) -> list[str]:
-    """Return an option's name with hyphens, followed by rg-env's own names for the same option."""
-    option = f"--{flag.lstrip('-').replace('_', '-')}"
-    return [option, *(name for name, others in _OTHER_NAMES.items() if option in others)]
 
 
 def request_of(kind: type[T], options: argparse.Namespace) -> T:

@@ -340,14 +340,13 @@ def test_rollouts_of_other_questions_are_reported(
 
 
 def test_a_closed_output_loses_no_results(chat: ChatServer, tmp_path: Path) -> None:
-    """If the reader closes the pipe during the evaluation, all files are still written, and the exit code is that of
-    SIGPIPE."""
+    """If the reader closes the pipe during the evaluation, all files are still written, and no error is printed."""
     chat.reset(half, lambda number, body: 0.05)
     command = [PROGRAM, "eval", *_arguments(chat, tmp_path / "e", n=4)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         process.stdout.close()  # type: ignore[union-attr]
         error = process.stderr.read()  # type: ignore[union-attr]
-    assert (process.returncode, error) == (141, "")
+    assert (process.returncode, error) == (1, "")
     assert len(list((tmp_path / "e").glob("results_*.json"))) == 2
     assert (tmp_path / "e" / "summary.md").exists()
 

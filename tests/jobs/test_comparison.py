@@ -5,7 +5,6 @@ import math
 import os
 import random
 import re
-import signal
 import statistics
 import subprocess
 import sys
@@ -189,7 +188,7 @@ def test_folders_without_a_sweep_are_refused(tmp_path: Path, text: str | None) -
 
 
 def test_the_files_are_written_even_if_stdout_is_closed(make: Callable[..., Folder]) -> None:
-    """The command exits as if by SIGPIPE. If a file cannot be written, it still prints the table, and a one-line
+    """The command exits without an error message. If a file cannot be written, it still prints the table, and a one-line
     error."""
     sweep = make(*RATES[:1])
     sweep.leave(0)
@@ -198,7 +197,7 @@ def test_the_files_are_written_even_if_stdout_is_closed(make: Callable[..., Fold
     os.close(reader)
     result = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
     os.close(writer)
-    assert (result.returncode, result.stderr) == (128 + signal.SIGPIPE, "")
+    assert (result.returncode, result.stderr) == (1, "")
     for name, reason in (("comparison.md", "Is a directory"), ("comparison.png", "comparison.png")):
         (sweep.folder / name).unlink()
         (sweep.folder / name).mkdir()

@@ -236,8 +236,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("SCRIPT --task x", "launch has no option '--task'"),
         ("run.yaml --model m", "use model.name=m instead"),
-        ("run.yaml --num_processes 2", "no option '--num_processes': use --processes"),
-        ("run.yaml --nnodes 2", "no option '--nnodes': use `rg-env slurm --nodes N`"),
+        ("run.yaml --num_processes 2", "no option '--num_processes': did you mean --processes?"),
         ("SCRIPT --gpus 4", "; to set only the number of GPUs, use --processes"),
         ("SCRIPT --processes 2 -- --rollouts-per-step=15", "15 rollouts per step are not divisible by 2 processes"),
         ("run.yaml training.steps=3", "training.steps = 3 @ command line: use max_steps"),
