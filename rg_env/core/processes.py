@@ -46,6 +46,9 @@ if TYPE_CHECKING:
     import psutil
 
 TICK_S = 0.1
+TOGETHER_S = 1.0
+"""Seconds within which different signals count as a single request to stop, because a closing terminal or a scheduler
+may send two."""
 _PR_SET_CHILD_SUBREAPER = 36
 _LAUNCHER_PREFIXES = ("RANK", "LOCAL_", "WORLD_SIZE", "MASTER_", "ACCELERATE_", "TORCHELASTIC_", "FSDP_")
 _BARE = ("PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH")

@@ -41,7 +41,6 @@ _MOST_VALUE = 40
 _LEGEND = "Means over finished runs, with 95% intervals over seeds or over a single run's questions."
 _LEAST_SEEDS = 3
 """Minimum number of seeds for an interval. With two seeds, an interval would be too wide to be useful (t = 12.7)."""
-_TWO_SEEDS = "Two seeds are too few for an interval, so (a to b) shows both values instead."
 
 
 @dataclass(frozen=True)
@@ -50,13 +49,10 @@ class Figure:
 
     mean: float
     interval: Interval | None
-    both: tuple[float, float] | None = None
-    """The values for the two seeds, in ascending order. None unless there are exactly two seeds, which are too few for
-    an interval."""
 
 
 @dataclass(frozen=True)
-class Run:
+class SweptRun:
     """The run for one point in the sweep. Only finished runs have metrics."""
 
     number: int
@@ -82,23 +78,18 @@ class Group:
 
     values: dict[str, Any]
     """Value of each swept key except the seed."""
-    runs: list[Run]
+    runs: list[SweptRun]
 
     @property
-    def finished(self) -> list[Run]:
+    def finished(self) -> list[SweptRun]:
         return [run for run in self.runs if run.status == "finished"]
-
-    @property
-    def has_too_few(self) -> bool:
-        """Whether there are several seeds, but too few for intervals."""
-        return 1 < len(self.finished) < _LEAST_SEEDS
 
     @property
     def over(self) -> str:
         """Description of the sample behind the intervals: several seeds, or a single run's questions."""
         if len(done := self.finished) < 2:
             return counted(done[0].questions, "question") if done else ""
-        return f"{len(done)} seeds{' (too few)' if self.has_too_few else ''}"
+        return f"{len(done)} seeds{' (too few)' if len(done) < _LEAST_SEEDS else ''}"
 
     @property
     def figures(self) -> dict[str, Figure]:
@@ -113,7 +104,7 @@ class Comparison:
     """A sweep's runs and groups, in point order."""
 
     folder: Path
-    runs: list[Run]
+    runs: list[SweptRun]
     groups: list[Group]
 
     @property
@@ -125,7 +116,6 @@ class Comparison:
             for part, cause in enumerate(("questions", "sampling settings"))
             if len({each[part] for each in evaluated}) > 1
         ]
-        notes += [_TWO_SEEDS] if any(group.has_too_few for group in self.groups) else []
         return notes + [
             f"not in the table: {run.number} {run.name}: {run.status}{f' ({run.reason})' if run.reason else ''}"
             for run in self.runs
@@ -147,12 +137,12 @@ def compare(folder: Path) -> Comparison:
     return Comparison(folder, runs, list(groups.values()))
 
 
-def _run(folder: Path, number: int, name: str, values: dict[str, Any]) -> Run:
+def _run(folder: Path, number: int, name: str, values: dict[str, Any]) -> SweptRun:
     status, reason = status_of(folder, name)
     run = RunFolder(folder / name)
     results = run.results() or {}
     if status != "finished":
-        return Run(number, name, values, status, reason)
+        return SweptRun(number, name, values, status, reason)
     seconds = math.fsum(each.get(key) or 0.0 for each in run.metrics() for key in ("step_time", "time/evaluation"))
     figures = {"seconds": Figure(seconds, None)}
     for metric, (_, *path) in _METRICS.items():
@@ -166,18 +156,20 @@ def _run(folder: Path, number: int, name: str, values: dict[str, Any]) -> Run:
     hashes = [each["manifest_sha256"] or each["prompts_sha256"] for each in last.get("questions", [])]
     evaluated = json.dumps(hashes), json.dumps(last.get("sampling"), sort_keys=True)
     questions = last.get("n") or (last.get("held_out") or {}).get("n", 0)
-    return Run(number, name, values, status, reason, figures, questions, evaluated)
+    return SweptRun(number, name, values, status, reason, figures, questions, evaluated)
 
 
-def _over_seeds(name: str, runs: Sequence[Run]) -> Figure:
+def _over_seeds(name: str, runs: Sequence[SweptRun]) -> Figure:
     """Return the mean of a metric over several runs, with an interval: `runs_interval` for proportions, Student's
-    t-interval otherwise. For two runs, which are too few for an interval, include both values instead."""
+    t-interval otherwise. Two runs are too few for an interval."""
     means = [run.figures[name].mean for run in runs]
     if len(means) < _LEAST_SEEDS:
-        return Figure(fmean(means), None, (min(means), max(means)))
-    if name in _NO_SHARES:
-        return Figure(fmean(means), mean_interval([[mean] for mean in means]))
-    return Figure(fmean(means), runs_interval(means, max(1, min(run.questions for run in runs))))
+        interval = None
+    elif name in _NO_SHARES:
+        interval = mean_interval([[mean] for mean in means])
+    else:
+        interval = runs_interval(means, max(1, min(run.questions for run in runs)))
+    return Figure(fmean(means), interval)
 
 
 def write_comparison(comparison: Comparison) -> list[str]:
@@ -245,15 +237,11 @@ def _swept(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
         texts = texts if len(set(texts)) == len(set(whole)) else whole
         short = style.short_names(list(dict.fromkeys(texts)), _MOST_VALUE)
         columns.append([short[text] for text in texts])
-    rows = [[column[row] for column in columns] for row in range(len(comparison.groups))]
-    return list(labels.values()), rows
+    return list(labels.values()), [list(row) for row in zip(*columns, strict=True)] or [[]]
 
 
 def _cell(figure: Figure | None, digits: int) -> str:
-    if figure is None:
-        return tables.cell(None)
-    both = "" if figure.both is None else " ({:.{d}f} to {:.{d}f})".format(*figure.both, d=digits)
-    return with_interval(figure.mean, figure.interval, digits) + both
+    return tables.cell(None) if figure is None else with_interval(figure.mean, figure.interval, digits)
 
 
 @style.styled
@@ -262,8 +250,8 @@ def _plot(comparison: Comparison, output: Path) -> bool:
     accuracy after training, rewards are plotted instead. Returns False if there is nothing to plot."""
     keys, swept = _swept(comparison)
     labels = [" ".join(map("=".join, zip(keys, values, strict=True))) or "all runs" for values in swept]
-    rows = list(zip(style.short_names(labels).values(), comparison.groups, strict=True))
-    kind = "accuracy" if any("accuracy_after" in group.figures for _, group in rows) else "reward"
+    kind = "accuracy" if any("accuracy_after" in group.figures for group in comparison.groups) else "reward"
+    rows = zip(style.short_names(labels).values(), comparison.groups, strict=True)
     drawn = [(label, group, group.figures) for label, group in rows if f"{kind}_after" in group.figures]
     if not drawn:
         return False
@@ -277,11 +265,8 @@ def _plot(comparison: Comparison, output: Path) -> bool:
     for row, (_, group, _) in enumerate(drawn):
         each = [run.figures[f"{kind}_after"].mean for run in group.finished]
         axes.plot(each, [row + 0.22] * len(each), color=style.GREY, marker="|", linestyle="none")
-    ticks = [f"{label}\n{'no ' if group.has_too_few else ''}interval over {group.over}" for label, group, _ in drawn]
-    style.label_rows(axes, ticks, size=8)
+    style.label_rows(axes, [f"{label}\ninterval over {group.over}" for label, group, _ in drawn], size=8)
     axes.set_xlabel(f"{kind} (sampled) on the frozen questions, 95% intervals (gray: each run after training)")
-    if kind == "accuracy":
-        axes.set_xlim(-0.02, 1.02)
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
     style.titled(canvas, comparison.folder.name)
     style.save(canvas, output)

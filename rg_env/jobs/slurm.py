@@ -35,25 +35,14 @@ PORT = "10000 + SLURM_JOB_ID % 10000 * 2"
 their IDs differ by a multiple of 10,000."""
 INHERITED = ("HF_HOME", "RG_ENV_CACHE")
 """Environment variables copied into the script. API keys are not copied, because programs read them from `.env`."""
-_SEEDS = r"[0-9]{1,9}(-[0-9]{1,9}(:0*[1-9][0-9]*)?)?"
-_NAME, _NAMES = r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}", "a name made of letters, digits and any of . _ + -"
+_OPTIONS = ("account", "partition", "qos", "gpu_type", "constraint", "mem", "time", "array")
 _FORMS = {
-    **dict.fromkeys(("account", "qos", "job_name", "gpu_type"), (_NAME, _NAMES)),
-    "partition": (rf"{_NAME}(,{_NAME})*", _NAMES),
-    "constraint": (r"\w[\w.+&|*,:()\[\]!-]*", "a list of features such as 'a100&nvlink', without spaces"),
-    "mem": ("[0-9]+[KMGT]?", "an amount of memory such as 200G (units: K, M, G, T)"),
-    "time": (
-        r"[0-9]+(:[0-9]+){0,2}|[0-9]+-[0-9]+(:[0-9]+){0,2}",
-        "a time: MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS or DAYS-HOURS:MINUTES[:SECONDS]",
-    ),
-    "array": (
-        rf"{_SEEDS}(,{_SEEDS})*(%0*[1-9][0-9]*)?",
-        "a list of seeds such as 0-4, or 1,7,9 (0-9%2: two at a time)",
-    ),
+    **dict.fromkeys(_OPTIONS, r"[A-Za-z0-9_][A-Za-z0-9_.,:+&|*()\[\]!%-]*"),
+    "job_name": r"[A-Za-z0-9_][A-Za-z0-9_.+-]*",
+    "modules": r"[A-Za-z0-9_][A-Za-z0-9_.+/-]*",
 }
-"""For each option, a pattern that its values must match, and a description of valid values. The patterns ensure that no
-value can break out of its #SBATCH line or its quotes."""
-_MODULE = r"[A-Za-z0-9_][A-Za-z0-9_.+/-]*"
+"""For each option, a pattern that its values must match, so that no value can break out of its #SBATCH line or run as a
+command. sbatch itself checks the values' meaning."""
 
 
 @dataclass(frozen=True)
@@ -104,12 +93,11 @@ class SlurmJob:
 
     def check(self) -> None:
         """Raise `InputError` if an option is malformed or conflicts with another option."""
-        for option, (form, what) in _FORMS.items():
-            value = getattr(self, option)
-            if value is not None and not re.fullmatch(form, value, re.ASCII):
-                raise InputError(f"--{option.replace('_', '-')} {value!r} is not {what}")
-        if wrong := [name for name in self.modules if not re.fullmatch(_MODULE, name)]:
-            raise InputError(f"--modules {wrong[0]!r} is not a module name such as cuda/12.8")
+        for option, form in _FORMS.items():
+            given = self.modules if option == "modules" else (getattr(self, option),)
+            if wrong := [value for value in given if value is not None and not re.fullmatch(form, value, re.ASCII)]:
+                remedy = "use letters, digits and punctuation, without spaces or quotes"
+                raise InputError(f"--{option.replace('_', '-')} {wrong[0]!r} is not valid: {remedy}")
         if not is_config_file(self.config):
             raise InputError(f"{self.config!r} is not a config: pass a .yaml file, such as configs/train/tiny.yaml")
         _check_printable({"the config's path": [self.config], "override": self.overrides, "--sweep": self.sweep})
@@ -137,10 +125,6 @@ class SlurmJob:
             used = f"--vllm-gpus {self.served_gpus} with --gpus {self.gpus}"
             raise InputError(f"{used} leaves no GPU for training: reduce --vllm-gpus or increase --gpus")
         return (self.gpus - self.served_gpus) * self.nodes
-
-
-Values = dict[str, Any]
-"""Variables for the template."""
 
 
 def sbatch_script(job: SlurmJob) -> str:
@@ -197,27 +181,18 @@ def write_script(script: str, file: Path, *, force: bool = False) -> None:
 
 def _is_evaluation(job: SlurmJob, document: Document) -> bool:
     """Whether the config is for evaluation (it has `models`) rather than for training (it has `model`)."""
-    swept = {axis.split("=")[0].split(".")[0] for axis in job.sweep}
-    kinds = {"model", "models"} & (swept | set(document.values))
+    kinds = {"model", "models"} & {axis.split("=")[0].split(".")[0] for axis in (*job.sweep, *document.values)}
     if len(kinds) != 1:
-        has = (
-            "both model (training) and models (evaluation): remove one"
-            if kinds
-            else "neither model nor models: add one"
-        )
-        raise InputError(f"{job.config} has {has}")
+        has = "both model and models: remove one" if kinds else "neither model nor models: add one"
+        raise InputError(f"{job.config} has {has} (model is for training, models for an evaluation)")
     return "models" in kinds
 
 
-def _evaluation(job: SlurmJob) -> Values:
-    for name in ("array", "sweep", "vllm_gpus"):
-        if getattr(job, name):
+def _evaluation(job: SlurmJob) -> dict[str, Any]:
+    for name in ("array", "sweep", "vllm_gpus", "nodes"):
+        if getattr(job, name) != getattr(SlurmJob, name):
             option = f"--{name.replace('_', '-')}"
             raise InputError(f"{option} is for training, but {job.config} is an evaluation config: omit the option")
-    if job.nodes > 1:
-        raise InputError(
-            f"--nodes {job.nodes}: an evaluation runs on one node (with a vLLM server per GPU), so omit --nodes"
-        )
     config = load_eval_config(job.config, job.overrides)
     if all(model.url for model in config.models.values()):
         raise InputError(f"{job.config}: all models are served at a URL, so run rg-env eval directly, without a job")
@@ -231,14 +206,14 @@ def _evaluation(job: SlurmJob) -> Values:
     return {"kind": "evaluation", "root": root, "settings": serving, "head": [f"output      {root}/{job.name}-JOBID"]}
 
 
-def _training(job: SlurmJob, document: Document) -> Values:
+def _training(job: SlurmJob, document: Document) -> dict[str, Any]:
     """Return the template variables for a training run, an array of seeds, or a sweep."""
     for key in parse_axes(job.sweep):
         if key in ("engine", "engine.kind"):
             raise InputError(f"--sweep {key}: a script supports only one engine.kind; write one script per engine")
     embedded = (document.get(("engine", "kind")) or EngineConfig().kind) == "embedded"
     processes = job.processes(embedded=embedded)
-    values: Values = {"processes": processes}
+    values: dict[str, Any] = {"processes": processes}
     if job.sweep:
         sweep = load_sweep(job.config, job.overrides, job.sweep, processes=processes)
         configs = sweep.configs

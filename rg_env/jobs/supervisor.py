@@ -19,15 +19,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from rg_env.core.processes import TICK_S, Command, ProcessGroup, ending_orphans, stop_signals
+from rg_env.core.processes import TICK_S, TOGETHER_S, Command, ProcessGroup, ending_orphans, stop_signals
 
 GRACE_S = 15.0
 """Seconds between SIGTERM and SIGKILL. The time allowed for saving comes before SIGTERM and is not included."""
 HURRY_S = 2.0
 """Seconds between SIGTERM and SIGKILL after a second signal."""
-TOGETHER_S = 1.0
-"""Seconds within which two different signals count as a single request, because a closed terminal or a scheduler may
-send both in quick succession."""
 
 
 class Supervisor:

@@ -58,11 +58,11 @@ _FREE = ("output", "logging", "hub", "engine.host", "engine.port")
 
 Axes = dict[str, list[Any]]
 """Values of each swept key, in grid order."""
-Status = Literal["finished", "stopped", "failed", "not finished", "not started"]
+RunStatus = Literal["finished", "stopped", "failed", "not finished", "not started"]
 
 
 @dataclass(frozen=True)
-class Point:
+class SweepPoint:
     """One run of a sweep."""
 
     number: int
@@ -80,7 +80,7 @@ class Sweep:
     """The points of a grid, with a validated config for each."""
 
     axes: Axes
-    points: tuple[Point, ...]
+    points: tuple[SweepPoint, ...]
     configs: tuple[TrainConfig, ...]
     """Configs, in point order."""
 
@@ -173,11 +173,11 @@ def fixed_and_swept(overrides: Sequence[str], words: Sequence[str]) -> tuple[lis
     return [*overrides, *fixed], [word for word in words if word not in fixed]
 
 
-def grid(axes: Axes) -> tuple[Point, ...]:
+def grid(axes: Axes) -> tuple[SweepPoint, ...]:
     """Return a point for each combination of values. The values of the last axis change fastest."""
     points = [dict(zip(axes, each, strict=True)) for each in itertools.product(*axes.values())]
     return tuple(
-        Point(number, name, each, tuple(override(*item) for item in each.items()))
+        SweepPoint(number, name, each, tuple(override(*item) for item in each.items()))
         for number, (name, each) in enumerate(zip(_names(points), points, strict=True), 1)
     )
 
@@ -191,8 +191,7 @@ def override(key: str, value: Any) -> str:
 
 
 def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """Describe the differences between two configs (`Sweep.base`) or two `swept` sections of sweep.yaml. Returns an
-    empty string if there are no differences.
+    """Describe the differences between two configs (`Sweep.base`). Returns an empty string if there are no differences.
 
     The sections `output`, `logging` and `hub` and the server's address are ignored.
     """
@@ -266,7 +265,7 @@ def _remove(values: Any, path: Sequence[str]) -> None:
 # Runs and their folder
 
 
-def status_of(folder: Path, name: str) -> tuple[Status, str]:
+def status_of(folder: Path, name: str) -> tuple[RunStatus, str]:
     """Return the status of the run called `name` in the sweep folder, and the reason for that status (empty if the run
     has finished or the reason is unknown)."""
     results = RunFolder(folder / name).results()
@@ -316,9 +315,7 @@ def sweep_folder(sweep: Sweep, name: str, resume: bool) -> Path:
             f"{folder} cannot be used for a sweep (choose another output.dir), because it has files but no {SWEEP_FILE}"
         )
     points = read_points(folder)
-    reason = difference(read_yaml(folder / SWEEP_FILE).get("swept", {}), sweep.axes)
-    if not reason and list(points) != [point.name for point in sweep.points]:
-        reason = "the swept keys are in a different order"
+    reason = "" if list(points) == [point.name for point in sweep.points] else "its swept keys or values differ"
     if not reason and (folder / CONFIG_FILE).is_file():  # the file is missing if Slurm jobs created the folder
         reason = difference(read_yaml(folder / CONFIG_FILE), sweep.base())
     if reason:
@@ -332,11 +329,11 @@ def refuse_sweep(folder: str | None) -> None:
         raise OutputFolderError(f"{folder} contains a sweep: add its --sweep ..., or pass one of its run folders")
 
 
-CommandLine = Callable[[Point, Path, bool], list[str]]
+CommandLine = Callable[[SweepPoint, Path, bool], list[str]]
 """Function that creates a point's command line from the point, its folder, and whether its run resumes."""
 
 
-def train_command(point: Point, folder: Path, resumes: bool) -> list[str]:
+def train_command(point: SweepPoint, folder: Path, resumes: bool) -> list[str]:
     """Return the command line that trains a point with this interpreter. `-P` prevents imports from the working
     directory."""
     settings = [str(folder.parent / CONFIG_FILE), *point.overrides, override("output.dir", str(folder))]
@@ -381,7 +378,7 @@ def run_sweep(sweep: Sweep, folder: Path, *, again: str, command: CommandLine = 
     return int(failed)
 
 
-def _run_point(supervisor: Supervisor, sweep: Sweep, point: Point, folder: Path, command: CommandLine) -> bool:
+def _run_point(supervisor: Supervisor, sweep: Sweep, point: SweepPoint, folder: Path, command: CommandLine) -> bool:
     """Run a point until it ends. A point that has already finished or been stopped by a monitor is not rerun. Returns
     whether the run has finished, rather than failed or been stopped."""
     head, place = f"[{point.number}/{len(sweep.points)}]", folder / point.name

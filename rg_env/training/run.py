@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from rg_env.core.processes import entered, print_once, world_size
+from rg_env.core.processes import TOGETHER_S, entered, print_once, world_size
 from rg_env.core.run_folder import RunFolder
 from rg_env.core.text import counted
 from rg_env.errors import InputError, StoppedTogether, TrainingError, from_interrupt
@@ -394,11 +394,6 @@ def _resolved(evaluation: FixedEvaluation, settings: dict[str, Any]) -> dict[str
         },
         **({"curriculum": trainer.curriculum.config.model_dump()} if trainer.curriculum else {}),
     }
-
-
-TOGETHER_S = 1.0
-"""Seconds within which different signals are treated as a single request. A closing terminal or a scheduler may send
-two signals."""
 
 
 class _Interruption(TrainerCallback):
