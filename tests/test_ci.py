@@ -55,11 +55,11 @@ def set_test_command(checkout: Path, command: str) -> None:
     )
 
 
-def ci(checkout: Path, path: str = "/usr/bin:/bin") -> subprocess.CompletedProcess[str]:
+def ci(checkout: Path) -> subprocess.CompletedProcess[str]:
     """Run `.ci/run` with an almost empty environment: no HOME, no terminal."""
     return subprocess.run(
         [checkout / ".ci" / "run"],
-        env={"PATH": f"{checkout / 'system'}:{path}"},
+        env={"PATH": f"{checkout / 'system'}:/usr/bin:/bin"},
         cwd="/",
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -87,9 +87,8 @@ def test_failing_tests_fail_ci_and_the_linters_still_run(checkout: Path) -> None
     assert "== .venv/bin/mypy" in done.stdout
 
 
-@pytest.mark.parametrize("tool", ["ruff", "mypy"])
-def test_a_failing_tool_fails_ci(checkout: Path, tool: str) -> None:
-    (checkout / ".venv" / "bin" / tool).write_text("#!/bin/sh\nexit 1\n")
+def test_a_failing_linter_fails_ci(checkout: Path) -> None:
+    put_tool(checkout / ".venv" / "bin" / "mypy", "exit 1")
     assert ci(checkout).returncode == 1
 
 

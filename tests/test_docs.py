@@ -33,14 +33,19 @@ def name_of(document: Path) -> str:
     return str(document.relative_to(ROOT))
 
 
-def blocks(language: str) -> list[Any]:
-    """Return the fenced blocks of a language in all documents."""
-    form = re.compile(rf"^```{language}\n(.*?)^```", re.MULTILINE | re.DOTALL)
-    return [
-        pytest.param(block, id=f"{name_of(document)}:{number}")
-        for document in DOCUMENTS
-        for number, block in enumerate(form.findall(document.read_text(encoding="utf-8")), start=1)
-    ]
+def blocks(document: Path, language: str) -> list[str]:
+    """Return the fenced blocks of a language in a document."""
+    return re.findall(rf"^```{language}\n(.*?)^```", document.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def with_blocks(language: str) -> Any:
+    """Parametrize a test by the documents that have blocks of a language."""
+    documents = [document for document in DOCUMENTS if blocks(document, language)]
+    return pytest.mark.parametrize("document", documents, ids=name_of)
+
+
+def without_code(document: Path) -> str:
+    return re.sub(r"^```.*?^```", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 
 
 def commands(block: str) -> list[list[str]]:
@@ -74,20 +79,22 @@ def anchors(document: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
-def test_relative_links_and_images_lead_somewhere(document: Path) -> None:
-    """Every link leads to a file of the repository and, if it has an anchor, to a heading in that file."""
-    text = re.sub(r"^```.*?^```", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+def test_links_and_names_in_the_text_lead_somewhere(document: Path) -> None:
+    """Every link leads to a file of the repository and, if it has an anchor, to a heading in that file. Files and
+    modules in the text exist."""
+    text = without_code(document)
     for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)", text):
         file = document.parent / target if target else document
         assert file.exists(), target
         if anchor:
             assert anchor in anchors(file), f"{target}#{anchor}"
+    assert stale(text) == []
 
 
-@pytest.mark.parametrize("block", blocks("python"))
-def test_python_examples_compile_and_import_what_exists(block: str) -> None:
+@with_blocks("python")
+def test_python_examples_compile_and_import_what_exists(document: Path) -> None:
     """Each example is a complete module. Examples are not run."""
-    for statement in ast.walk(ast.parse(block)):
+    for statement in (each for block in blocks(document, "python") for each in ast.walk(ast.parse(block))):
         if isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith("rg_env"):
             module = importlib.import_module(str(statement.module))
             assert [each.name for each in statement.names if not hasattr(module, each.name)] == []
@@ -132,11 +139,6 @@ def stale(text: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
-def test_files_and_names_in_the_text_exist(document: Path) -> None:
-    assert stale(re.sub(r"^```.*?^```", "", document.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)) == []
-
-
 @pytest.mark.parametrize("folder", ["benchmarks", "examples", "rg_env", "tests", "tools"])
 def test_files_and_modules_in_docstrings_and_comments_exist(folder: str) -> None:
     files = [file for file in sorted((ROOT / folder).rglob("*.py")) if ".venv" not in file.parts]
@@ -156,51 +158,44 @@ def test_a_stale_reference_is_found(gone: str) -> None:
     )
 
 
-@pytest.mark.parametrize("block", blocks("yaml"))
-def test_yaml_examples_load(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@with_blocks("yaml")
+def test_yaml_examples_load(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command's own loader reads each example. A fragment, which begins with `# fragment`, extends a small
     config."""
     for folder in ("configs", "examples"):  # examples extend and import files relative to the root of a clone
         (tmp_path / folder).symlink_to(ROOT / folder)
     file = tmp_path / "example.yaml"
     (tmp_path / "problems.jsonl").touch()
+    (tmp_path / "base.yaml").write_text("model: {name: tiny}\ntasks: {leg_counting: {}}\n")
     monkeypatch.chdir(tmp_path)
-    if block.startswith("# fragment\n"):
-        (tmp_path / "base.yaml").write_text("model: {name: tiny}\ntasks: {leg_counting: {}}\n")
-        block = "extends: base.yaml\n" + block
-    file.write_text(block)
-    if "imports:" in block:  # the names that it registers must not stay in this process
-        command = [sys.executable, "-m", "rg_env.cli.main", "train", str(file), "--dry-run"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-    elif re.search(r"^models:", block, re.MULTILINE):
-        load_eval_config(file, [])
-    else:
-        load_train_config(file, [])
-
-
-@pytest.mark.parametrize("block", [each for each in blocks("bash") if rg_env_commands(*each.values)])
-def test_commands_have_only_options_that_exist(block: str) -> None:
-    """Commands are parsed but not run, and the configs that they name exist."""
-    for words in rg_env_commands(block):
-        if words[0] == "launch":
-            launch.parse(make_parser()[0], words)
+    for block in blocks(document, "yaml"):
+        file.write_text("extends: base.yaml\n" + block if block.startswith("# fragment\n") else block)
+        if "imports:" in block:  # the names that it registers must not stay in this process
+            command = [sys.executable, "-m", "rg_env.cli.main", "train", str(file), "--dry-run"]
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+        elif re.search(r"^models:", block, re.MULTILINE):
+            load_eval_config(file, [])
         else:
-            PARSERS[words[0]].parse_args(words[1:])
-        for word in words:
-            if word.startswith("configs/"):
-                assert (ROOT / word).is_file(), word
+            load_train_config(file, [])
 
 
-@pytest.mark.parametrize("block", [each for each in blocks("bash") if "examples/" in each.values[0]])
-def test_example_scripts_have_the_options_that_are_shown(block: str) -> None:
-    for words in commands(block):
-        scripts = [word for word in words if re.fullmatch(r"(examples|benchmarks|tools)/\S+\.py", word)]
-        for script in scripts:
-            text = (ROOT / script).read_text(encoding="utf-8")
-            own = words[words.index("--" if "--" in words else script) + 1 :]  # after `--` in `rg-env launch`
-            given = [word.partition("=")[0] for word in own if word.startswith("--")]
-            assert [option for option in given if f'"{option}"' not in text] == []
+@with_blocks("bash")
+def test_commands_and_scripts_have_the_options_that_are_shown(document: Path) -> None:
+    """Commands are parsed but not run, and the configs that they name exist."""
+    for block in blocks(document, "bash"):
+        for words in rg_env_commands(block):
+            if words[0] == "launch":
+                launch.parse(make_parser()[0], words)
+            else:
+                PARSERS[words[0]].parse_args(words[1:])
+            assert [word for word in words if word.startswith("configs/") and not (ROOT / word).is_file()] == []
+        for words in commands(block):
+            for script in [word for word in words if re.fullmatch(r"(examples|benchmarks|tools)/\S+\.py", word)]:
+                text = (ROOT / script).read_text(encoding="utf-8")
+                own = words[words.index("--" if "--" in words else script) + 1 :]  # after `--` in `rg-env launch`
+                given = [word.partition("=")[0] for word in own if word.startswith("--")]
+                assert [option for option in given if f'"{option}"' not in text] == []
 
 
 @pytest.mark.parametrize("name", sorted(reference_docs.PAGES))
@@ -209,11 +204,11 @@ def test_generated_pages_are_current(name: str) -> None:
     assert (reference_docs.FOLDER / name).read_text(encoding="utf-8") == reference_docs.render(name)
 
 
-@pytest.mark.parametrize("preset", [file.stem for file in reference_docs.PRESETS])
-def test_presets_fit_the_gpu_in_their_name(preset: str) -> None:
+def test_presets_fit_the_gpu_in_their_name() -> None:
     """The estimated peak leaves a tenth of the memory free."""
-    size = int(preset.rpartition("_")[2].removesuffix("gb"))
-    assert reference_docs.preset_peak(preset) <= 0.9 * size
+    for preset in (file.stem for file in reference_docs.PRESETS):
+        size = int(preset.rpartition("_")[2].removesuffix("gb"))
+        assert reference_docs.preset_peak(preset) <= 0.9 * size, preset
 
 
 @pytest.mark.parametrize("preset", reference_docs.PRESETS, ids=lambda file: file.stem)
@@ -246,10 +241,11 @@ def test_the_repositorys_address_is_in_one_place() -> None:
         assert not shown or name_of(document) in ("docs/index.md", "README.md")
 
 
-@pytest.mark.parametrize("file", check_words.files(), ids=name_of)
-def test_words_are_plain_english(file: Path) -> None:
+@pytest.mark.parametrize("folder", sorted({file.relative_to(ROOT).parts[0] for file in check_words.files()}))
+def test_words_are_plain_english(folder: str) -> None:
     """`python tools/check_words.py` prints the same findings."""
-    assert list(check_words.check(file)) == []
+    files = [file for file in check_words.files() if file.relative_to(ROOT).parts[0] == folder]
+    assert [finding for file in files for finding in check_words.check(file)] == []
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_wrong_flags_get_one_line_and_exit_code_2(machine: Machine, flags: list[
     assert all(flag in machine.setup("--help").stdout for flag in ("--cpu", "--gpu", "--vllm-cpu", "--dry-run"))
 
 
-@pytest.mark.parametrize("flags", [[], ["--cpu"], ["--gpu"]])
+@pytest.mark.parametrize("flags", [["--cpu"], ["--gpu"]])
 def test_dry_run_prints_the_commands_and_changes_nothing(machine: Machine, flags: list[str]) -> None:
     before = sorted(machine.checkout.rglob("*"))
     done = machine.setup("--dry-run", *flags)
@@ -176,23 +176,14 @@ def test_env_is_written_for_the_owner_only_and_never_overwritten(machine: Machin
     assert env_file.read_text() == "HF_TOKEN=mine\n"
 
 
-@pytest.mark.parametrize("way", ["pip", "pipx", "too old"])
-def test_a_missing_uv_is_installed(machine: Machine, way: str) -> None:
-    """pip installs uv into the checkout; if that fails, pipx is used. A uv that is too old for pyproject.toml is
-    replaced."""
+def test_a_missing_or_old_uv_is_installed_with_pip_into_the_checkout(machine: Machine) -> None:
     uv = executable(machine.home / "uv", FAKE_UV)
-    (machine.bin / "uv").unlink()
-    if way == "too old":
-        machine.install("uv", "#!/bin/sh\necho 'error: Required uv version' >&2\nexit 2\n")
-    if way == "pipx":
-        machine.install("python3", "#!/bin/sh\nexit 1\n")
-        machine.install("pipx", f'#!/bin/sh\nmkdir -p "$HOME/.local/bin" && cp {uv} "$HOME/.local/bin/uv"\n')
-    else:
-        machine.pip_installs(uv)
+    machine.install("uv", "#!/bin/sh\necho 'error: Required uv version' >&2\nexit 2\n")
+    machine.pip_installs(uv)
     done = machine.setup()
     assert done.returncode == 0, done.stderr
     assert machine.syncs
-    assert (f"uv itself is {machine.checkout}/.uv-bootstrap/bin/uv" in done.stdout) is (way != "pipx")
+    assert f"uv itself is {machine.checkout}/.uv-bootstrap/bin/uv" in done.stdout
     assert "-m pip install" not in machine.setup().stdout, "the second run finds it"
 
 
