@@ -50,7 +50,7 @@ def add(commands: Any) -> None:
         metavar="S",
         help="seconds to wait for a stopped run to save and exit; default: 300",
     )
-    launch.flag("--verbose", help="show the server log and library messages")
+    launch.flag("--verbose", help="show the server log")
     launch.flag("--dry-run", help="print the server and training commands, then exit")
     launch.set_defaults(run=run)
 

@@ -9,10 +9,8 @@ training process receives one SIGINT, and the trainer saves a checkpoint. A seco
 waiting for the checkpoint. Unrelated processes are never signaled.
 """
 
-import itertools
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -41,13 +39,6 @@ SHARED_GPU_PART = "0.4"
 """Fraction of GPU memory that vLLM uses when it shares the GPU with the trainer."""
 HEALTH_EVERY_S = 1.0
 PROGRESS_EVERY_S = 10.0
-_NOTICES = re.compile(
-    r"\[[\d-]+ [\d:,]+\] \[(INFO|WARNING)\] \[\w+\.py:"  # notices from DeepSpeed
-    r"|[IW]\d{4} [\d:.]+ \d+ torch/"
-    r"|DeepSpeed \S+ built successfully"
-    r"|\[Gloo\] Rank \d+ is connected"
-)
-"""Pattern for library messages that are written to the log but not shown."""
 TAIL = 20
 """Number of server log lines shown if the server does not start."""
 
@@ -90,7 +81,7 @@ class LaunchOptions:
     dry_run: bool = False
     """Whether to print the commands without running them or downloading anything."""
     verbose: bool = False
-    """Whether to also show the server's log and library messages."""
+    """Whether to also show the server's log."""
 
 
 @dataclass(frozen=True)
@@ -153,8 +144,6 @@ def make_commands(options: LaunchOptions, machine: Machine) -> Commands:
         raise InputError(
             f"--processes {processes} exceeds the {counted(len(gpus), 'GPU')} for training: use fewer processes"
         )
-    if not gpus and processes > (cores := max(2, os.cpu_count() or 1)):
-        raise InputError(f"--processes {processes} exceeds the {cores} CPU cores: use at most one process per core")
     gpus = gpus[:processes]  # a single process that sees two GPUs would use DataParallel, which is slow
     model, length, lines = _model(options, processes)
     if unused := [gpu for gpu in machine.gpus if gpu not in (*vllm_gpus, *gpus)]:
@@ -248,10 +237,6 @@ def _model(options: LaunchOptions, processes: int) -> tuple[str, int | None, lis
             raise InputError(
                 "a script requires --model, which the server also needs: a folder, a name on the Hub, or 'tiny'"
             )
-        words = [word for argument in options.script_arguments for word in argument.split("=", 1)]
-        rollouts = dict(itertools.pairwise(words)).get("--rollouts-per-step", "0")
-        if rollouts.isdecimal() and int(rollouts) % processes:
-            raise InputError(f"the script's {rollouts} rollouts per step are not divisible by {processes} processes")
         return options.model, options.max_model_len, []
     if options.model is not None:
         raise InputError(f"--model is for scripts: use model.name={options.model} instead")
@@ -366,11 +351,7 @@ def supervise(commands: Commands, options: LaunchOptions, folder: Path, healthy:
         server = supervisor.start(commands.server, folder / "vllm.log", shown)
         if not _is_ready(supervisor, server, healthy, options.server_timeout):
             return 128 + supervisor.signals[0]
-        trainer = supervisor.start(
-            commands.trainer,
-            folder / "train.log",
-            lambda line: f"[train] {line}" if options.verbose or not _NOTICES.match(line) else None,
-        )
+        trainer = supervisor.start(commands.trainer, folder / "train.log", "[train] {}".format)
         if not supervisor.wait_until(lambda: trainer.code is not None or server.code is not None):
             supervisor.let_save(trainer, "interrupted: the trainer", interrupt=True)
             return 128 + supervisor.signals[0]
