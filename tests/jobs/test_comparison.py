@@ -177,12 +177,11 @@ def test_a_damaged_file_of_a_run_is_named(make: Callable[..., Folder], name: str
         compare(sweep.folder)
 
 
-@pytest.mark.parametrize("text", [None, "[]", "points: {}", "points: {a: 1}", "a: ["])
-def test_folders_without_a_sweep_are_refused(tmp_path: Path, text: str | None) -> None:
-    if text is not None:
-        (tmp_path / "sweep.yaml").write_text(text)
-    reason = "sweep.yaml is damaged: " if text is not None else "is not a sweep, because it has no sweep.yaml"
-    with pytest.raises(InputError, match=reason):
+def test_folders_without_a_sweep_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"is not a sweep, because it has no sweep.yaml"):
+        compare(tmp_path)
+    (tmp_path / "sweep.yaml").write_text("points: {}")
+    with pytest.raises(InputError, match=r"sweep.yaml is damaged: "):
         compare(tmp_path)
 
 
@@ -234,7 +233,7 @@ def test_the_table_is_on_the_console_and_in_files(make: Callable[..., Folder], p
     assert first["figures"]["accuracy_after"]["mean"] == sweep.results[0]["eval_after"]["accuracy"]
 
 
-@pytest.mark.parametrize("values", [[f"{'a' * 99}{x}{'b' * 99}" for x in ("", "x")], [None, "null"], ["\x1b[31m", 1]])
+@pytest.mark.parametrize("values", [[f"{'a' * 99}{x}{'b' * 99}" for x in ("", "x")], [None, "null"]])
 def test_values_are_shown_short_and_distinct(make: Callable[..., Folder], printed: Printed, values: list[Any]) -> None:
     lines = printed(compare(make(*({"a.b": value} for value in values)).folder))
     cells = [line.split("  ")[1] for line in lines if " of 1" in line]
@@ -243,24 +242,20 @@ def test_values_are_shown_short_and_distinct(make: Callable[..., Folder], printe
     assert all(line.isprintable() for line in lines)
 
 
-@pytest.mark.parametrize("kinds", [[], ["questions"], ["sampling settings"], ["questions", "sampling settings"]])
-def test_runs_that_were_evaluated_differently_are_noted(make: Callable[..., Folder], kinds: list[str]) -> None:
+def test_runs_that_were_evaluated_differently_are_noted(make: Callable[..., Folder]) -> None:
     sweep = make(*RATES[:2])
     sweep.leave(0)
-    evaluation = json.loads(json.dumps(sweep.results[0]["eval_after"]))
-    if "questions" in kinds:
-        evaluation["questions"] = [{"manifest_sha256": None, "prompts_sha256": "p"}]
-    if "sampling settings" in kinds:
-        evaluation["sampling"] = {"max_tokens": 5}
-    sweep.leave(1, eval_after=evaluation)
+    kinds = ("questions", "sampling settings")
+    changes = {"questions": [{"manifest_sha256": None, "prompts_sha256": "p"}], "sampling": {"max_tokens": 5}}
+    sweep.leave(1, eval_after=sweep.results[0]["eval_after"] | changes)
     assert compare(sweep.folder).notes == [
         f"The runs were evaluated with different {kind}, which may partly explain differences in their results."
         for kind in kinds
     ]
 
 
-@pytest.mark.parametrize(("groups", "seeds"), [(2, 3), (8, 1)])
-def test_the_plot_has_a_line_for_each_group(make: Callable[..., Folder], groups: int, seeds: int) -> None:
+def test_the_plot_has_a_line_for_each_group(make: Callable[..., Folder]) -> None:
+    groups, seeds = 3, 2
     text = r"$\frac$ is no formula " * 9
     sweep = make(*({"x.y": f"{text}{group}", "seed": seed} for group in range(groups) for seed in range(seeds)))
     assert write_comparison(compare(sweep.folder)) == ["comparison.md", "comparison.json"], "no run has finished"

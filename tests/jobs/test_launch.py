@@ -146,14 +146,10 @@ def test_impossible_options_are_refused(machine: Machine, changes: dict[str, Any
         make_commands(options(**changes), machine)
 
 
-@pytest.mark.parametrize("model", ["org/model", "no such folder", "x" * 300, "../.."])
-def test_heads_of_a_model_that_is_not_on_this_machine_are_not_checked(model: str) -> None:
-    """Without the model's config, the size is a guess, which the plan mentions unless the size was given."""
-    assert parallel_sizes(None, None, 7, model) == (1, 7)
-    assert parallel_sizes(None, None, 6, model) == (2, 3)
-    with pytest.raises(InputError, match=r"--tensor-parallel-size 4 x .* the number of vLLM's GPUs, 6$"):
-        parallel_sizes(4, None, 6, model)
-    two = options(model=model, vllm_gpus=("0", "1"))
+def test_sizes_that_are_guessed_are_named_in_the_plan() -> None:
+    """Without the model's config, the sizes of a server on several GPUs are a guess, unless they are given."""
+    assert [parallel_sizes(None, None, gpus, "org/model") for gpus in (6, 7)] == [(2, 3), (1, 7)]
+    two = options(vllm_gpus=("0", "1"))
     (guess,) = [line for line in make_commands(two, NODE).plan if line.startswith("warning: ")]
     assert "tensor parallelism 2 x data parallelism 1 is a guess" in guess
     for given in (options(model="tiny", vllm_gpus=("0", "1")), replace(two, tensor_parallel_size=2), options()):
@@ -238,11 +234,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         ("run.yaml --num_processes 2", "no option '--num_processes': did you mean --processes?"),
         ("SCRIPT --gpus 4", "; to set only the number of GPUs, use --processes"),
         ("run.yaml training.steps=3", "training.steps = 3 @ command line: use max_steps"),
-        ("run.yaml --processes 2 training.num_generations=7", "8 rollouts are not divisible by num_generations=7"),
         ("SCRIPT --port 65536 --dry-run", "port 65536 is out of range"),
         ("examples/train.py --model ' '", "a script requires --model"),
-        (f"{'x' * 300}.py --model m", "pass a path such as"),
-        (f"SCRIPT --accelerate-config {'x' * 300}", "not found"),
         (f"SCRIPT --log-dir {'x' * 300}", "File name too long; choose another"),
         ('SCRIPT --vllm-args "\'"', "has an unclosed quote; write options as in '--seed 1'"),
         ("SCRIPT --gpus 0,a --dry-run", "argument --gpus: '0,a' must be GPU indices or UUIDs"),
@@ -251,7 +244,6 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
             "launch starts a vLLM server (engine.kind=vllm); omit this override",
         ),
         ("SCRIPT --log-dir taken", "taken has the logs of another run"),
-        ("SCRIPT --log-dir examples/train.py", "choose another --log-dir"),
     ],
 )
 def test_mistakes_are_one_line_before_anything_starts(rg_env: Run, arguments: str, words: str) -> None:
