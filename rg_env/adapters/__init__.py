@@ -14,17 +14,19 @@ from rg_env.errors import InputError
 def as_environment(env: Any) -> Environment:
     """Convert `env` to an `Environment`.
 
-    Accepts an `Environment`, a `ReasoningGymEnv`, or a Verifiers environment: a v0 `SingleTurnEnv`, a v1 `Taskset` (its
-    tasks become the training rows) or an `Env` with one agent.
+    Accepts an `Environment`, a `ReasoningGymEnv`, or a Verifiers v1 environment: a `Taskset` (its tasks become the
+    training rows) or an `Env` with one agent.
 
     Raises:
         InputError: `env` has an unsupported type, or the trainer cannot run it, for example because it needs multiple
-            turns, tools or a sandbox.
+            turns, tools or a sandbox, or because it was written for Verifiers' v0 API.
     """
     if isinstance(env, Environment):
         return env
-    plain = getattr(env, "environment", None)
-    if isinstance(plain, Environment) and getattr(env, "own_rubric", None) is None:
+    name, plain = type(env).__name__, getattr(env, "environment", None)
+    if isinstance(plain, Environment):
+        if getattr(env, "own_rubric", None) is not None:
+            raise InputError(f"GRPOTrainer does not call {name}'s own rubric: pass reward functions as rewards=[...]")
         check_offered(plain.rewards, OFFERED, "GRPOTrainer")
         return plain
     modules = [base.__module__ for base in type(env).__mro__]
@@ -33,10 +35,10 @@ def as_environment(env: Any) -> Environment:
 
         return environment_of(env)
     if any(module.partition(".")[0] == "verifiers" for module in modules):
-        from rg_env.adapters.v0 import VerifiersEnvironment
-
-        return VerifiersEnvironment(env)
+        raise InputError(
+            f"{name} uses Verifiers' v0 API, which GRPOTrainer does not support: pass its rows and reward functions to "
+            "rg_env.Environment(train_rows, eval_rows, rewards), or a v1 Taskset (Verifiers 0.4)"
+        )
     raise InputError(
-        f"env must be an rg_env ReasoningGym or Environment, or a single-turn Verifiers environment, not "
-        f"{type(env).__name__}"
+        f"env must be an rg_env ReasoningGym or Environment, or a single-turn Verifiers v1 environment, not {name}"
     )

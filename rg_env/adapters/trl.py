@@ -24,29 +24,25 @@ from typing import Any
 from datasets import Dataset
 
 from rg_env.core.environment import ReasoningGym, Row
-from rg_env.core.event_loop import run_each
 from rg_env.core.grading.extraction import completion_text
 from rg_env.core.grading.scoring import Rollout
-from rg_env.core.rewards import Rubric, WeightedReward, offered
+from rg_env.core.rewards import Rubric, Scored
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.errors import InputError
-
-LogMetric = Callable[[str, float], None]
-LogExtra = Callable[[str, list[Any]], None]
 
 _REASONING = ("reasoning_content", "thinking")
 """Keys under which TRL stores the content of a <think> block if the tokenizer parses responses."""
 
 
 @dataclass(frozen=True)
-class Environment:
+class TRLEnvironment:
     """Result of `load_environment`: arguments for `GRPOTrainer`, and the mixture and manifest of the rows."""
 
     train_dataset: Dataset | None
     """Rows with the columns prompt (messages), question, answer, info (a dict of strings) and example_id. None for an
     empty split."""
     eval_dataset: Dataset | None
-    reward_funcs: list["RewardFunction"]
+    reward_funcs: list["TRLReward"]
     reward_weights: list[float]
     """Weights for `GRPOConfig(reward_weights=...)`, in the order of `reward_funcs`."""
     mixture: Mixture
@@ -54,14 +50,14 @@ class Environment:
     """Manifest of the rows (see `core.data.manifest`)."""
 
 
-def load_environment(*args: Any, **options: Any) -> Environment:
+def load_environment(*args: Any, **options: Any) -> TRLEnvironment:
     """Build the environment, with the same parameters as `ReasoningGym`. Raises `InputError` for invalid arguments."""
     env = ReasoningGym(*args, **options)
     scorer = Scorer(env.rubric)
-    return Environment(
+    return TRLEnvironment(
         train_dataset=_dataset(env.train_rows),
         eval_dataset=_dataset(env.eval_rows),
-        reward_funcs=[RewardFunction(reward, scorer) for reward in env.rewards],
+        reward_funcs=[TRLReward(reward.name, scorer) for reward in env.rewards],
         reward_weights=list(env.reward_weights.values()),
         mixture=env.mixture,
         manifest=env.manifest,
@@ -71,16 +67,15 @@ def load_environment(*args: Any, **options: Any) -> Environment:
 load_environment.__signature__ = inspect.signature(ReasoningGym)  # type: ignore[attr-defined]
 
 
-class RewardFunction:
+class TRLReward:
     """A reward function that accepts TRL's keyword arguments and all columns of the dataset.
 
-    The function is picklable if its reward is picklable, so trainers can score in a separate process.
+    The function is picklable if the environment's rewards are, so trainers can score in a separate process.
     """
 
-    def __init__(self, reward: WeightedReward, scorer: "Scorer") -> None:
-        self.reward = reward
+    def __init__(self, name: str, scorer: "Scorer") -> None:
+        self.__name__ = name
         self.scorer = scorer
-        self.__name__ = reward.name
 
     def __call__(
         self,
@@ -88,22 +83,25 @@ class RewardFunction:
         completions: Sequence[Any],
         completion_ids: Sequence[Sequence[int]] | None = None,
         *,
-        log_metric: LogMetric | None = None,
-        log_extra: LogExtra | None = None,
+        log_metric: Callable[[str, float], None] | None = None,
+        log_extra: Callable[[str, list[Any]], None] | None = None,
         **columns: Any,
     ) -> list[float]:
         """Return the unweighted reward for each completion. The columns must include `info` and `answer`.
 
         Raises:
-            RewardError: the reward raises an exception or returns a non-finite value.
+            RewardError: a reward raises an exception or returns a non-finite value.
             InputError: the rows are not from this environment.
         """
-        fresh = _rollouts(prompts, completions, completion_ids, columns)
-        rollouts = self.scorer.scored(completions, fresh, log_metric, log_extra)
-        calls = [(rollout, offered(rollout, each)) for rollout, each in zip(rollouts, completions, strict=True)]
-        if self.reward.is_async:
-            return run_each(lambda call: self.reward.avalue(*call), calls)
-        return [self.reward.value(*call) for call in calls]
+        rollouts = _rollouts(prompts, completions, completion_ids, columns)
+        scored, is_new = self.scorer.scored(completions, rollouts)
+        if is_new and log_metric is not None:
+            for each in scored:  # one value per rollout, because TRL averages the values over all processes
+                for name, value in each.metrics.items():
+                    log_metric(name, value)
+        if is_new and log_extra is not None:
+            log_extra("status", [rollout.score.status for rollout in rollouts])
+        return [each.rewards[self.__name__] for each in scored]
 
 
 def _rollouts(prompts: Any, completions: Any, completion_ids: Any, columns: Mapping[str, Any]) -> list[Rollout]:
@@ -122,7 +120,7 @@ def _rollouts(prompts: Any, completions: Any, completion_ids: Any, columns: Mapp
 
 
 class Scorer:
-    """Extracts and scores a batch's answers once for all reward functions, because TRL has no per-rollout state.
+    """Scores a batch once for all reward functions, because TRL has no per-rollout state.
 
     Only the last batch is kept.
     """
@@ -131,34 +129,23 @@ class Scorer:
         self.rubric = rubric
         self._lock = threading.Lock()  # some trainers call each function in a separate thread
         self._completions: Any = None
-        self._last: list[Rollout] = []
+        self._rollouts: list[Rollout] = []
+        self._scored: list[Scored] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Scorer, (self.rubric,)
 
-    def scored(
-        self, completions: Any, rollouts: list[Rollout], log_metric: LogMetric | None, log_extra: LogExtra | None
-    ) -> list[Rollout]:
-        """Return the scored rollouts for `completions`.
+    def scored(self, completions: Any, rollouts: list[Rollout]) -> tuple[list[Scored], bool]:
+        """Return the scores for `completions`, and whether this call is the first one for the batch.
 
-        The first call for a batch scores it and logs metrics and statuses. Later calls by the other reward functions
-        reuse the result. An identical batch in a later step is scored and logged again.
+        An identical batch in a later step is scored again.
         """
         with self._lock:
-            if completions is not self._completions or rollouts != self._last:
-                self.rubric.grade(rollouts)
-                self._completions, self._last = completions, rollouts
-                self._log(rollouts, log_metric, log_extra)
-            return self._last
-
-    def _log(self, rollouts: list[Rollout], log_metric: LogMetric | None, log_extra: LogExtra | None) -> None:
-        if log_metric is not None:  # one value per rollout, because TRL averages the values over all processes
-            for metric in self.rubric.metrics:
-                for rollout in rollouts:
-                    if (value := metric.of(rollout)) is not None:
-                        log_metric(metric.name, value)
-        if log_extra is not None:
-            log_extra("status", [rollout.score.status for rollout in rollouts])
+            is_new = completions is not self._completions or rollouts != self._rollouts
+            if is_new:
+                self._scored = self.rubric.score(rollouts)
+                self._completions, self._rollouts = completions, rollouts
+            return self._scored, is_new
 
 
 def _text(completion: Any) -> str:

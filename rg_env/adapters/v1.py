@@ -33,7 +33,6 @@ import verifiers.v1 as vf
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from rg_env.core.data.dataset import build_rows, check_request
-from rg_env.core.data.selection import DrawnRow
 from rg_env.core.data.splits import SplitBy, question_hash
 from rg_env.core.environment import PromptOptions, ReasoningGym
 from rg_env.core.grading.extraction import extract
@@ -45,6 +44,8 @@ from rg_env.core.user_code import import_user_code
 from rg_env.errors import InputError, unknown_name
 
 SPLITS = ("train", "eval")
+REQUEST_TIMEOUT_S = 3600.0
+"""Timeout for each attempt to get an answer. The `openai` client retries twice after a temporary failure."""
 _PARAMETERS = inspect.signature(ReasoningGym).parameters
 _SPLIT = inspect.Parameter("split", inspect.Parameter.KEYWORD_ONLY, default="eval")
 
@@ -254,16 +255,7 @@ def _at_level(gym: Any, level: int | None) -> Any:
     return [{"level": level, **task} if isinstance(task, Mapping) else task for task in named]
 
 
-class SingleTurnHarnessConfig(vf.HarnessConfig):
-    """Options of `SingleTurnHarness`."""
-
-    request_timeout: float | None = Field(3600.0, gt=0, allow_inf_nan=False)
-    """Timeout for each attempt of the request, in seconds. None means no limit."""
-    max_retries: int = Field(2, ge=0)
-    """Maximum number of retries by the `openai` client after a temporary failure."""
-
-
-class SingleTurnHarness(vf.Harness[SingleTurnHarnessConfig]):
+class SingleTurnHarness(vf.Harness[vf.HarnessConfig]):
     """A harness that requests one chat completion for a task's prompt. The task's system prompt becomes a system
     message."""
 
@@ -285,15 +277,11 @@ class SingleTurnHarness(vf.Harness[SingleTurnHarnessConfig]):
         # Verifiers 0.2 does not pass `data`.
         system, prompt = self.resolve_prompt(trace.task.data if data is None else data)
         messages: Any = chat_of(system, prompt)
+        transport = httpx.AsyncClient(verify=_certificates())
         try:
-            async with httpx.AsyncClient(verify=_certificates(), timeout=self.config.request_timeout) as transport:
-                client = openai.AsyncOpenAI(
-                    base_url=endpoint,
-                    api_key=secret,
-                    max_retries=self.config.max_retries,
-                    timeout=self.config.request_timeout,
-                    http_client=transport,
-                )
+            async with openai.AsyncOpenAI(
+                base_url=endpoint, api_key=secret, timeout=REQUEST_TIMEOUT_S, http_client=transport
+            ) as client:
                 await client.chat.completions.create(model=ctx.model, messages=messages)
         except openai.OpenAIError as error:
             return vf.ProgramResult(exit_code=1, stdout="", stderr=str(error))
@@ -348,8 +336,7 @@ if hasattr(vf, "SingleAgentEnv"):  # Verifiers 0.2 lacks this class; in that rel
             gym, num_train_examples, num_eval_examples and all other arguments: the same as for `ReasoningGym`.
 
         Attributes:
-            environment: the underlying `ReasoningGym` with both splits, used by `GRPOTrainer`. Its attributes
-                `mixture`, `manifest`, `rewards`, `prompt_options` and `grading` are also attributes of this class.
+            environment: the underlying `ReasoningGym` with both splits, used by `GRPOTrainer`.
             taskset: the rows of `split` as Verifiers tasks.
 
         Raises:
@@ -363,8 +350,6 @@ if hasattr(vf, "SingleAgentEnv"):  # Verifiers 0.2 lacks this class; in that rel
             if split not in SPLITS:
                 raise unknown_name("split", split, SPLITS)
             self.environment = env = ReasoningGym(*args, **options)
-            self.mixture, self.manifest, self.rewards = env.mixture, env.manifest, env.rewards
-            self.prompt_options, self.grading = env.prompt_options, env.grading
             config = SingleTurnEnvConfig(taskset={"id": "rg-env"})
             task = config.taskset.task.model_copy()
             task._rubric = env.rubric
@@ -375,10 +360,6 @@ if hasattr(vf, "SingleAgentEnv"):  # Verifiers 0.2 lacks this class; in that rel
             taskset = config.taskset.model_copy(update={**known, **own})
             super().__init__(config.model_copy(update={"taskset": taskset}))
             self.taskset = _RowsTaskset(taskset, env.train_rows if split == "train" else env.eval_rows)
-
-        def to_examples(self, rows: Sequence[DrawnRow]) -> list[dict[str, Any]]:
-            """Convert rows from `core.data` to examples with this environment's prompt and grading."""
-            return self.environment.to_examples(rows)
 
     load_environment = ReasoningGymEnv
     """Build the environment, with the arguments of `ReasoningGymEnv`. `rg_env.load_environment` returns this v1 `Env`

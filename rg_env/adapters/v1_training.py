@@ -8,13 +8,12 @@ log-probabilities, usage and finish reason. The trainer supports only single-tur
 turns, tools or a sandbox are rejected with an error that names them.
 """
 
-import copy
-import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import verifiers.v1 as vf
+from pydantic import PrivateAttr
 from verifiers.v1.state import state_cls
 
 from rg_env.adapters.v1 import chat_of
@@ -118,7 +117,7 @@ def environment_of(env: Any) -> TasksetEnvironment:
     """
     if isinstance(env, vf.Taskset):
         return TasksetEnvironment(env)
-    name, base = type(env).__name__, getattr(vf, "SingleAgentEnv", ())
+    name, base = type(env).__name__, vf.SingleAgentEnv
     if not isinstance(env, vf.Env):
         raise InputError(f"the Verifiers object {name} is neither a Taskset nor an Env")
     if not isinstance(env, base):
@@ -143,60 +142,37 @@ def _row(task: vf.Task) -> dict[str, Any]:
 
 
 async def _score(rollout: Rollout) -> Scored:
-    task = rollout.row[_TASK]
+    task, name = rollout.row[_TASK], type(rollout.row[_TASK]).__name__
     trace = _trace(task, rollout)
-    where = describe(task.data.name or type(task).__name__, rollout.extraction.answer, rollout.text)
+    where = trace._where = describe(task.data.name or name, rollout.extraction.answer, rollout.text)
     try:
-        await _watched(task, where).score(trace)
+        await task.score(trace)
     except vf.TaskError as error:
-        cause = error.__cause__
-        if isinstance(cause, RewardError):
+        if isinstance(cause := error.__cause__, RewardError):
             raise cause from cause.__cause__
-        raise RewardError(f"{error}; {where}") from error
+        raise RewardError(f"a reward or metric raised {user_error(cause or error)}; {where}") from error
     if not trace.rewards:
-        raise RewardError(f"{type(task).__name__} returned no reward; {where}")
-    rewards = {name: checked_value(name, reward and reward.score, where) for name, reward in trace.rewards.items()}
-    metrics = {name: checked_value(name, value, where) for name, value in trace.metrics.items()}
+        raise RewardError(f"{name} returned no reward; {where}")
+    rewards = {name: reward.score for name, reward in trace.rewards.items() if reward is not None}
+    metrics = {name: value for name, value in trace.metrics.items() if value is not None}
     if "accuracy" in rewards:
         metrics["accuracy"] = rewards.pop("accuracy")
-    return Scored(checked_value(f"total of {type(task).__name__}", trace.reward, where), rewards, metrics)
+    return Scored(trace.reward, rewards, metrics)
 
 
-def _watched(task: vf.Task, where: str) -> vf.Task:
-    """Copy the task so that a failing reward, metric or judge raises a `RewardError` that names it.
+class _Trace(vf.Trace):
+    """Trace that raises `RewardError` for a value that is not a finite number."""
 
-    Verifiers' own error names only the task.
-    """
-    watched = copy.copy(task)
+    _where: str = PrivateAttr("")
 
-    def judges() -> list[vf.Judge]:
-        found = task.plugged_judges()
-        for judge in found:
-            judge.score = _checked(judge.score, judge.reward_name, where)
-        return found
+    def record_metric(self, name: str, value: float) -> None:
+        super().record_metric(name, checked_value(name, value, self._where))
 
-    watched.hooks = lambda kind: [_checked(function, function.__name__, where) for function in task.hooks(kind)]
-    watched.plugged_judges = judges
-    return watched
+    def record_reward(self, name: str, value: float, weight: float = 1.0) -> None:
+        super().record_reward(name, checked_value(name, value, self._where), weight)
 
 
-def _checked(function: Callable[..., Any], name: str, where: str) -> Callable[..., Any]:
-    @functools.wraps(function)  # keeps the name, signature and weight, which Verifiers reads
-    async def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            value = await function(*args, **kwargs)
-        except RewardError:
-            raise
-        except Exception as error:
-            raise RewardError(f"reward {name!r} raised {user_error(error)}; {where}") from error
-        for key, each in (value if isinstance(value, Mapping) else {name: value}).items():
-            checked_value(key, each, where)
-        return value
-
-    return call
-
-
-def _trace(task: vf.Task, rollout: Rollout) -> vf.Trace:
+def _trace(task: vf.Task, rollout: Rollout) -> _Trace:
     """Build the trace that Verifiers would have recorded for the rollout."""
     kinds = {"system": vf.SystemMessage, "user": vf.UserMessage, "assistant": vf.AssistantMessage}
     messages = [kinds[message["role"]](content=message["content"]) for message in rollout.prompt]
@@ -215,7 +191,7 @@ def _trace(task: vf.Task, rollout: Rollout) -> vf.Trace:
         # The number of prompt tokens is unknown here.
         usage=vf.Usage(prompt_tokens=0, completion_tokens=rollout.completion_tokens or 0),
     )
-    trace = vf.Trace(
+    trace = _Trace(
         task=vf.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash),
         agent=vf.AgentInfo(config=vf.AgentConfig()),
         state=state_cls(type(task))(),

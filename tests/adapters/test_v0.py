@@ -1,6 +1,7 @@
 """The environment for Verifiers' v0 API, evaluated with a real local server."""
 
 import asyncio
+import contextlib
 import inspect
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ def test_rows_and_scores_match_the_plain_environment(server: ChatServer, prompt:
     arguments: dict[str, Any] = {**SMALL, **prompt, "gym": ["leg_counting", "gcd"], "rewards": rewards}
     env, plain = rg_env.load_environment(**arguments), rg_env.ReasoningGym(**arguments)
     assert (env.dataset.to_list(), env.eval_dataset.to_list()) == (plain.train_rows, plain.eval_rows)
-    assert env.manifest == plain.manifest
+    assert env.environment.manifest == plain.manifest
     answers = [f"<answer>{row['answer'] if index % 2 else 'no'}</answer>" for index, row in enumerate(plain.eval_rows)]
     replies = {row["question"]: answer for row, answer in zip(plain.eval_rows, answers, strict=True)}
     server.answer = replies.__getitem__
@@ -68,8 +69,8 @@ def test_verifiers_loads_the_environment_by_name() -> None:
     assert all(isinstance(value, str) for value in row["info"].values())
     assert {split_of(info["problem"]) for info in env.dataset["info"]} == {"train"}
     assert {split_of(info["problem"]) for info in env.eval_dataset["info"]} == {"eval"}
-    assert env.mixture.names == ["leg_counting"]
-    assert env.manifest["splits"]["eval"]["size"] == 200
+    assert env.environment.mixture.names == ["leg_counting"]
+    assert env.environment.manifest["splits"]["eval"]["size"] == 200
     statuses = ["status/wrong", "status/no_answer", "status/too_long", "status/ungradable"]
     # Since 0.1.9, Verifiers' own metrics follow.
     assert names(env.rubric)[:7] == ["correctness", "format", "accuracy", *statuses]
@@ -106,20 +107,6 @@ def test_reward_functions_share_a_rollouts_score(server: ChatServer, grading: st
     assert states == [(5, False, status)] * 6
     assert sorted(results.metrics["correctness"]) == sorted(rollout.score.value for rollout in seen.rollouts)
     assert sorted(results.metrics["judged"]) == sorted(len(rollout.text) for rollout in seen.rollouts)
-
-
-def test_statuses_are_metrics(server: ChatServer) -> None:
-    """Metrics count the statuses of answers; the gate and options of a reward take effect."""
-    gated = {"name": "length", "weight": 1.0, "when": "answered", "options": {"max_tokens": 256}}
-    env = rg_env.load_environment(**SMALL, rewards=["correctness", gated])
-    replies = iter(["<answer>no</answer>", "none", "<answer>" + "1" * 20_000 + "</answer>"] * 2)
-    server.answer = lambda question: next(replies)
-    results = evaluated(env, server.url)
-    shares = {name: sum(values) / 6 for name, values in results.metrics.items() if name.startswith("status/")}
-    third = pytest.approx(1 / 3)
-    names = ("status/wrong", "status/no_answer", "status/too_long")
-    assert shares == {**dict.fromkeys(names, third), "status/ungradable": 0}
-    assert sorted(results.reward) == [0.0] * 2 + [pytest.approx(1 - 5 / 256)] * 4
 
 
 def test_accuracy_by_task_is_exact_over_a_dataset(server: ChatServer) -> None:
@@ -166,6 +153,61 @@ def test_a_reward_that_fails_ends_the_batch(value: Any, server: ChatServer) -> N
     assert generated(env, server.url, env.get_eval_dataset(2)).reward == [1.0, 1.0]
 
 
+def raises(completion: Any, **kwargs: Any) -> float:
+    raise ZeroDivisionError("no")
+
+
+async def raises_async(completion: Any) -> float:
+    raise ZeroDivisionError("no")
+
+
+def gives_nan(prompt: Any, completion: Any, answer: Any) -> float:
+    return float("nan")
+
+
+def gives_none(state: Any) -> Any:
+    return None
+
+
+def group(completions: Any) -> list[float]:
+    return [float("nan") for _ in completions]
+
+
+GROUPS = [(group, "reward 'group' returned nan")] if hasattr(vf.Rubric, "_is_group_func") else []
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (raises, r"reward 'raises' raised ZeroDivisionError: no \(.*, line \d+\)"),
+        (raises_async, r"reward 'raises_async' raised ZeroDivisionError: no \(.*, line \d+\)"),
+        (gives_nan, r"reward 'gives_nan' returned nan, not a finite number.* \(.*, line \d+\)"),
+        (gives_none, "reward 'gives_none' returned None, not a finite number"),
+        *GROUPS,
+    ],
+)
+def test_a_users_rubric_that_fails_ends_the_batch(function: Any, message: str, server: ChatServer) -> None:
+    """Functions receive the arguments that their signatures name, also in nested rubrics."""
+    inner = vf.RubricGroup(rubrics=[vf.Rubric(funcs=[_says_cat, function])])
+    env = rg_env.load_environment(**SMALL, rubric=vf.RubricGroup(rubrics=[inner]))
+    with pytest.raises(RewardError, match=message):
+        generated(env, server.url, env.get_eval_dataset(1))
+
+
+def test_a_reward_error_takes_precedence_over_later_errors() -> None:
+    rubric = vf.Rubric(funcs=[raises])
+    v0.record_errors(rubric)
+
+    def fail() -> None:
+        with v0.raising_recorded_errors():
+            with contextlib.suppress(RewardError):  # as Verifiers does
+                functions(rubric)[0](completion="?")
+            raise ConnectionError("because of it")
+
+    with pytest.raises(RewardError, match="'raises'"):
+        fail()
+
+
 async def _says_cat(completion: Any, state: Any) -> float:
     """An async reward in one of Verifiers' rubrics."""
     await asyncio.sleep(0)
@@ -173,30 +215,48 @@ async def _says_cat(completion: Any, state: Any) -> float:
 
 
 def test_a_users_rubric(server: ChatServer) -> None:
-    """A rubric's rewards replace the defaults or are added to `rewards`. The trainer accepts the environment, too."""
+    """A rubric's rewards replace the defaults or are added to `rewards`."""
     server.answer = lambda question: "cat <answer>no</answer>"
     rubric = vf.Rubric(funcs=[_says_cat], weights=[0.5])
     env = rg_env.load_environment(**SMALL, rubric=rubric)
     found = evaluated(env, server.url)
     assert found.reward == [0.5] * 6
     assert (found.metrics["accuracy"], found.metrics["status/wrong"]) == ([0.0] * 6, [1.0] * 6)
-    trained = as_environment(env)
-    [scored] = trained.score([trained.rollout(trained.train_rows[0], "cat")])
-    assert (scored.reward, scored.rewards) == (0.5, {"_says_cat": 1.0})
-    assert scored.metrics["status/no_answer"] == 1.0
     both = rg_env.load_environment(**SMALL, rubric=rubric, rewards={"format": 0.1})
     assert evaluated(both, server.url).reward == [pytest.approx(0.6)] * 6
+
+
+def _wants_parser(completion: Any, parser: Any) -> float:
+    return float(parser is not None)
+
+
+def test_the_trainer_uses_only_the_plain_environment() -> None:
+    """The trainer accepts our environment, unless its rewards need Verifiers, and refuses those of other authors."""
+    env = rg_env.load_environment(**SMALL)
+    plain = as_environment(env)
+    assert isinstance(plain, rg_env.ReasoningGym)
+    assert plain.train_rows == env.dataset.to_list()
+    rubric = vf.Rubric(funcs=[_says_cat])
+    for other, message in (
+        (
+            rg_env.load_environment(**SMALL, rewards=[_wants_parser]),
+            "'_wants_parser' needs 'parser', which GRPO",
+        ),
+        (rg_env.load_environment(**SMALL, rubric=rubric), r"own rubric: pass reward functions as rewards=\[...\]"),
+        (vf.SingleTurnEnv(dataset=env.dataset, rubric=rubric), "SingleTurnEnv uses Verifiers' v0 API, .* a v1 Taskset"),
+    ):
+        with pytest.raises(InputError, match=message):
+            as_environment(other)
 
 
 @pytest.mark.parametrize(
     ("kwargs", "error", "message"),
     [
         ({"num_train_exmaples": 1}, UnknownNameError, "'num_train_exmaples' of .*: did you mean 'num_train_e"),
-        ({"dataset": None}, InputError, "'dataset' cannot be set"),
+        ({"dataset": None}, UnknownNameError, "unknown parameter 'dataset'"),
         ({"rubric": "x"}, InputError, "rubric must be a vf.Rubric, not 'x'"),
         ({"task": 1, "size": 5}, UnknownNameError, "use 'gym' instead; .* use 'num_train_examples' instead"),
         ({"parser": "x"}, InputError, "parser must be a vf.Parser, not 'x'"),
-        ({"sampling_args": "x"}, InputError, "sampling_args must be a mapping, not 'x'"),
     ],
 )
 def test_bad_arguments_are_refused_at_once(kwargs: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -209,21 +269,6 @@ def test_one_split_alone_and_parent_arguments() -> None:
     env = rg_env.load_environment(num_train_examples=0, num_eval_examples=2, sampling_args={"temperature": 0.5})
     assert env.dataset is None
     assert env.sampling_args["temperature"] == 0.5
-
-
-def test_usage_is_read_from_old_and_new_states() -> None:
-    """Token counts and truncation are None if the state lacks them."""
-
-    class Box:
-        def __init__(self, **values: Any) -> None:
-            vars(self).update(values)
-
-    old = Box(usage=Box(completion_tokens=7), choices=[Box(finish_reason="length")])
-    new = Box(usage=Box(completion_tokens=8), message=Box(finish_reason="stop"))
-    assert v0.usage({"responses": [old]}) == (7, True)
-    assert v0.usage({"trajectory": [{"response": new}]}) == (8, False)
-    assert v0.usage({"responses": [Box(usage=None, choices=[Box(finish_reason=None)])]}) == (None, None)
-    assert v0.usage({}) == (None, None)
 
 
 @pytest.mark.slow

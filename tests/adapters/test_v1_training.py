@@ -158,7 +158,7 @@ def test_a_judge_without_a_runtime_is_a_reward() -> None:
             def plugged_judges(self) -> list[vf.Judge]:
                 return [Breaks(judge.config) for judge in super().plugged_judges()]
 
-        with pytest.raises(RewardError, match="reward 'liked' raised ConnectionError: no judge"):
+        with pytest.raises(RewardError, match=r"raised ConnectionError: no judge \(.*, line \d+\); task AsksInVain"):
             scored(of(AsksInVain), "1")
 
 
@@ -176,7 +176,7 @@ def test_reward_functions_in_the_config_count(tmp_path: Any) -> None:
         (None, r"reward 'odd' returned None, not a finite number.*; task Odd, .*completion '7'"),
         (float("nan"), "reward 'odd' returned nan, not a finite number"),
         ({"a": 1.0, "b": None}, "reward 'b' returned None, not a finite number"),
-        (KeyError("five"), "reward 'odd' raised KeyError: 'five' .*; task Odd"),
+        (KeyError("five"), r"a reward or metric raised KeyError: 'five' \(.*, line \d+\); task Odd"),
         ({}, "Odd returned no reward"),
     ],
 )
@@ -290,6 +290,9 @@ def test_invalid_tasksets_are_refused() -> None:
         as_environment(Sum(SumData(prompt="?")))
     with pytest.raises(InputError, match="env must be an rg_env ReasoningGym or Environment"):
         as_environment(object())
+    v0 = type("SingleTurnEnv", (), {"__module__": "verifiers.envs.singleturn_env"})  # missing from this release
+    with pytest.raises(InputError, match="SingleTurnEnv uses Verifiers' v0 API, which GRPOTrainer does not support"):
+        as_environment(v0())
 
 
 # --- environments

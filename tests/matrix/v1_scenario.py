@@ -1,7 +1,7 @@
 """Script that runs in the environment of each release with the v1 API: `python v1_scenario.py FOLDER` prints JSON.
 
 FOLDER contains own.py, with a user's reward and task, and spec.json: `accepted` and `refused` options of the taskset by
-name, and options `refused_by_harness`.
+name.
 """
 
 import asyncio
@@ -70,14 +70,6 @@ def refused(**options: Any) -> str:
     return ""
 
 
-def harness_refused(**options: Any) -> str:
-    try:
-        loaders.harness_config_type("rg-env").model_validate({"id": "rg-env", **options})
-    except ValueError as error:
-        return str(error)
-    return ""
-
-
 def loaded() -> list[str]:
     """Return the name of the class that `load_environment` returns, and its module."""
     env = rg_env.load_environment(num_train_examples=1, num_eval_examples=1)
@@ -99,19 +91,18 @@ def main() -> None:
         "accepted": {name: [row(task) for task in tasks(**options)] for name, options in spec["accepted"].items()},
         "refused": {name: refused(**options) for name, options in spec["refused"].items()},
         "a function": refused(rewards=[print]),
-        "refused_by_harness": [harness_refused(**options) for options in spec["refused_by_harness"]],
         "loaded": loaded(),
         "gold": asyncio.run(gold(tasks(gym=GOLD, num_eval_examples=2 * len(GOLD)))),
     }
     keys = [task.key for task in tasks(gym=GOLD, num_eval_examples=2 * len(GOLD))]
     found["keys"] = [len(keys), len(set(keys))]
     own = {"imports": ["own.py"], "rewards": {"correctness": 1.0, "shouts": {"weight": 0.5, "when": "answered"}}}
-    (task, *_) = tasks(gym="echo", **own)
+    (task, *_) = tasks(gym="own_sums", **own)
     found["own"] = scored(task, f"<answer>{task.data.answer}</answer>")
     # A server's process receives the config either pickled or as plain values.
     for name, taskset in (
-        ("pickled", pickle.loads(pickle.dumps(config(gym="echo", **own)))),
-        ("dumped", type(config()).model_validate(config(gym="echo", **own).model_dump())),
+        ("pickled", pickle.loads(pickle.dumps(config(gym="own_sums", **own)))),
+        ("dumped", type(config()).model_validate(config(gym="own_sums", **own).model_dump())),
     ):
         found[name] = scored(type(task)(task.data, taskset.task), f"<answer>{task.data.answer}</answer>")
     found["bare"] = scored(type(task)(tasks()[0].data), "<answer>x</answer>")

@@ -1,13 +1,23 @@
 """Training on another author's taskset, which uses only tasks and rewards of Verifiers' v1 API."""
 
+import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import verifiers.v1 as vf
-from additions_task import QUESTION, SYSTEM_PROMPT, additions, answer_in, assert_accuracy_rises
 
 from rg_env.adapters.v1_training import TasksetEnvironment
+from rg_env.training import EvaluationPlan, GRPOTrainer, default_config, load_policy, train
+
+QUESTION = "State the final answer to the following arithmetic problem: {} + {} ="  # known to the tiny policy
+SYSTEM_PROMPT = "Think step by step, then give the final answer as <answer>your answer here</answer>."
+
+
+def answer_in(text: str) -> str:
+    found = re.findall(r"<answer>(.*?)</answer>", text)
+    return found[-1].strip() if found else ""
 
 
 class AdditionData(vf.TaskData):
@@ -38,7 +48,9 @@ class AdditionConfig(vf.TasksetConfig):
 
 class AdditionTaskset(vf.Taskset[AdditionTask, AdditionConfig]):
     def load(self) -> Iterator[AdditionTask]:
-        for a, b in additions(self.config.count, self.config.seed):
+        rng = random.Random(self.config.seed)
+        for _ in range(self.config.count):
+            a, b = rng.randint(1, 99), rng.randint(1, 99)
             yield AdditionTask(
                 AdditionData(prompt=QUESTION.format(a, b), system_prompt=SYSTEM_PROMPT, answer=str(a + b)),
                 self.config.task,
@@ -48,5 +60,14 @@ class AdditionTaskset(vf.Taskset[AdditionTask, AdditionConfig]):
 @pytest.mark.slow
 def test_a_run_learns_to_add(tmp_path: Path) -> None:
     """With the tasks' own prompt and reward, accuracy rises by more than its confidence interval."""
-    evaluation = AdditionTaskset(AdditionConfig(count=100, seed=2))
-    assert_accuracy_rises(TasksetEnvironment(AdditionTaskset(AdditionConfig()), evaluation), tmp_path)
+    env = TasksetEnvironment(AdditionTaskset(AdditionConfig()), AdditionTaskset(AdditionConfig(count=100, seed=2)))
+    policy = load_policy("tiny")
+    args = default_config(policy, str(tmp_path / "run"), use_cpu=True, max_steps=10, rollouts_per_step=64)
+    trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer)
+    results = train(trainer, evaluation=EvaluationPlan(every=0, greedy=False))
+    before, after = results["eval_before"], results["eval_after"]
+    assert (before["n"], results["steps"]) == (100, 10)
+    gain = after["accuracy"] - before["accuracy"]
+    print(f"accuracy {before['accuracy']:.2f} to {after['accuracy']:.2f}")
+    assert gain > 0.2
+    assert gain > 2 * sum(each["errors"]["accuracy"] ** 2 for each in (before, after)) ** 0.5

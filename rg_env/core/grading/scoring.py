@@ -179,6 +179,11 @@ class Rollout:
             vars(self)["_score"] = found
         return found
 
+    @property
+    def is_scored(self) -> bool:
+        """Whether `score` is already known, so that reading it does not grade the answer."""
+        return "_score" in vars(self)
+
     def with_score(self, score: Score) -> "Rollout":
         """Set a score that has already been computed, and return the rollout."""
         vars(self)["_score"] = score
