@@ -134,7 +134,7 @@ def make_commands(options: LaunchOptions, machine: Machine) -> Commands:
     if not os.path.isfile(script) or not (script.suffix == ".py" or is_config_file(options.script)):
         raise InputError(
             f"{options.script!r} does not exist, or is neither a Python script (.py) nor a config (.yaml); pass a path "
-            "such as examples/train_ultra_minimal.py or configs/train/tiny.yaml"
+            "such as examples/train_minimal.py or configs/train/tiny.yaml"
         )
     if not 1 <= options.port <= 65535:
         raise InputError(f"port {options.port} is out of range: use 1 to 65535")
