@@ -73,9 +73,13 @@ def make_environment(release: Release, wheel: Path, folder: Path) -> None:
     they have the newest compatible versions, as with `pip install`.
     """
     uv("venv", "-q", "--python", sys.executable, folder)
-    needed: list[object] = [f"verifiers=={release.version}"]
+    install = ("pip", "install", "-q", "--python", folder / "bin" / "python")
     if release.project:
         which = ("--project", release.project, "--no-default-groups", "--no-emit-package", "rg-env")
         (folder / "requirements.txt").write_text(uv("export", "-q", "--frozen", "--no-hashes", *which))
-        needed += ["-r", folder / "requirements.txt"]
-    uv("pip", "install", "-q", "--python", folder / "bin" / "python", *needed, wheel)
+        uv(
+            *install, "--no-deps", "-r", folder / "requirements.txt", wheel
+        )  # resolving again would take most of the time
+        uv("pip", "check", "-q", "--python", folder / "bin" / "python")
+    else:
+        uv(*install, f"verifiers=={release.version}", wheel)

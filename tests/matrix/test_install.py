@@ -1,7 +1,7 @@
 """The wheel in empty environments: the README's examples run as printed, and commands name the extra they need."""
 
+import json
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,10 +13,30 @@ USE = README.partition("## Use it in your project")[2].partition("\n## ")[0]
 CALLS = re.findall(r"`((?:vf|rg_env)[\w.]*\([^`]*\))`", USE.replace("ReasoningGym(...)", 'ReasoningGym("maze")'))
 (EXAMPLE,) = re.findall(r"```python\n(from rg_env import Environment\n.*?)```", README, re.DOTALL)
 NEED_AN_EXTRA = (
-    "train configs/train/tiny.yaml", "train configs/train/tiny.yaml --sweep seed=0,1", "serve --model tiny",
+    "train configs/train/tiny.yaml", "train configs/train/tiny.yaml --sweep seed=0,1",
     "launch configs/train/tiny.yaml --vllm-gpus 0", "eval --models tiny --tasks maze",
     "probe --model tiny --tasks maze",
 )  # fmt: skip
+RUN_COMMANDS = """
+import contextlib, io, json, sys
+import rg_env
+from rg_env.cli.main import main
+
+printed = {}
+for name, words in json.loads(sys.argv[1]).items():
+    sys.argv = ["rg-env", *words]
+    with contextlib.redirect_stderr(io.StringIO()) as errors:
+        try:
+            main()
+        except SystemExit as end:
+            printed[name] = [end.code or 0, errors.getvalue()]
+try:
+    import rg_env.adapters.v0
+except rg_env.MissingExtraError as error:
+    printed["v0"] = str(error)
+print(json.dumps(printed))
+"""
+"""Runs the given commands in one process, and prints each one's exit code and standard error as JSON."""
 IN_CI = [release for release in RELEASES if release.project]
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(600)]
@@ -42,20 +62,20 @@ def test_the_base_install(environment: Make, tmp_path: Path) -> None:
     """Commands that need an extra print one line with the remedy, other commands work, and importing the v0 adapter
     without the v0 API suggests both alternatives."""
     programs = environment(IN_CI[-1])
-
-    def rg_env(command: str) -> subprocess.CompletedProcess[str]:
-        words = [str(ROOT / word) if word.startswith("configs/") else word for word in command.split()]
-        return run(programs / "rg-env", *words, cwd=tmp_path)
-
     (tmp_path / "RUN").mkdir()
-    for command in (*NEED_AN_EXTRA, "export RUN --out model", "push RUN --repo-id me/mine"):
-        done = rg_env(command)
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1), (command, done.stderr)
-        assert done.stderr.startswith("error: ")
-        install = re.search(r"pip install '.*\.whl\[(train|eval)\]'", done.stderr)
-        assert install or command not in NEED_AN_EXTRA, (command, done.stderr)
-    for command in ("tasks maze --show 1", "train configs/train/tiny.yaml --dry-run", "--version"):
-        assert rg_env(command).returncode == 0, command
-    done = run(programs / "python", "-W", "ignore", "-c", "import rg_env.adapters.v0", cwd=tmp_path)
-    assert "use rg_env.load_environment" in done.stderr
-    assert "pip install 'verifiers<0.4'" in done.stderr
+    fail = (*NEED_AN_EXTRA, "export RUN --out model", "push RUN --repo-id me/mine")
+    work = ("tasks maze --show 1", "train configs/train/tiny.yaml --dry-run")
+    commands = {each: each.replace("configs/", f"{ROOT}/configs/").split() for each in (*fail, *work)}
+    done = run(programs / "python", "-W", "ignore", "-c", RUN_COMMANDS, json.dumps(commands), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout.splitlines()[-1])
+    for command in fail:
+        code, errors = printed[command]
+        assert (code, errors.count("\n")) == (2, 1), (command, errors)
+        assert errors.startswith("error: ")
+        install = re.search(r"pip install '.*\.whl\[(train|eval)\]'", errors)
+        assert install or command not in NEED_AN_EXTRA, (command, errors)
+    assert [printed[command][0] for command in work] == [0, 0], printed
+    assert "use rg_env.load_environment" in printed["v0"]
+    assert "pip install 'verifiers<0.4'" in printed["v0"]
+    assert run(programs / "rg-env", "--version", cwd=tmp_path).returncode == 0
