@@ -31,7 +31,7 @@ from rg_env.tiny import POLICY_DIR, TASKS
 def sample(model, tokenizer, rows, max_tokens):
     """Sample one answer per row at temperature 1. Return its token ids `(B, L)`, prompts padded on the left and answers
     on the right; the attention mask `(B, L)`; the mask `(B, L - 1)` of the tokens that were sampled, including the
-    end-of-sequence token, where column t stands for token t + 1; and the answers' texts."""
+    end-of-sequence token, where column t belongs to token t + 1; and the texts of the answers."""
     texts = [tokenizer.apply_chat_template(row["prompt"], tokenize=False, add_generation_prompt=True) for row in rows]
     prompts = tokenizer(texts, add_special_tokens=False, padding=True, padding_side="left", return_tensors="pt")
     prompts = prompts.to(model.device)

@@ -151,7 +151,8 @@ def _check_keywords(kwargs: Mapping[str, Any]) -> None:
     """Raise `UnknownNameError` unless all `kwargs` are parent-class parameters that callers may set."""
     signatures = [inspect.signature(parent.__init__) for parent in vf.SingleTurnEnv.__mro__ if parent is not object]
     parameters = [each for signature in signatures for each in signature.parameters.values()]
-    parents = {each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD} - {"self", *_MADE_HERE}
+    parents = {each.name for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)}
+    parents -= {"self", *_MADE_HERE}
     if unknown := [name for name in kwargs if name not in parents]:
         own = {*inspect.signature(ReasoningGymEnv).parameters, *inspect.signature(ReasoningGym).parameters}
         raise unknown_parameters(unknown, (own | parents) - {"kwargs"})
