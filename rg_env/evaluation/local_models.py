@@ -11,13 +11,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from rg_env.core.prompts import rejects_system_role
 from rg_env.core.run_folder import adapter_config, base_model
 from rg_env.core.text import reason_of
 from rg_env.errors import InputError, MissingExtraError, install_command
 from rg_env.evaluation.config import EvalConfig, EvalModel
 from rg_env.evaluation.endpoints import Endpoint, endpoint
 from rg_env.evaluation.questions import Reply, Request
+from rg_env.inference.chat_templates import rejects_system_role
 from rg_env.inference.machine import Machine
 from rg_env.inference.protocol import Engine, PromptEncoder, Sampling
 from rg_env.inference.vllm.server import running_server

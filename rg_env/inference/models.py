@@ -14,11 +14,11 @@ from transformers.utils import is_flash_attn_2_available, logging
 
 from rg_env.core.hub import hub_answers
 from rg_env.core.processes import print_once
-from rg_env.core.prompts import require_chat_template
 from rg_env.core.run_folder import is_missing_folder
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import listed, reason_of
 from rg_env.errors import InputError
+from rg_env.inference.chat_templates import require_chat_template
 from rg_env.tiny import POLICY_DIR, TINY, tiny_mixture
 
 DEFAULT_GPU_MODEL = "Qwen/Qwen2.5-1.5B-Instruct"

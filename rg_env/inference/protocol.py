@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rg_env.core.environment import Environment
-from rg_env.core.prompts import fold_system, rejects_system_role, require_chat_template
+from rg_env.core.prompts import fold_system
+from rg_env.inference.chat_templates import rejects_system_role, require_chat_template
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rg_env.core.environment import Environment
-from rg_env.core.prompts import require_chat_template
 from rg_env.errors import EngineError, InputError, RewardError
+from rg_env.inference.chat_templates import require_chat_template
 from rg_env.training import EngineConfig, EvaluationPlan, GRPOTrainer, train
 
 ROWS = [{"question": f"{i} + {i} =", "answer": str(2 * i)} for i in range(16)]

@@ -22,8 +22,8 @@ from contextlib import contextmanager
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rg_env.core.prompts import require_chat_template
 from rg_env.errors import EngineError, InputError
+from rg_env.inference.chat_templates import require_chat_template
 from rg_env.inference.embedded.kv_cache import GrowingCache, decoding_attention
 from rg_env.inference.protocol import Completion, Engine, Sampling
 
