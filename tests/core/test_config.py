@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from data_files import data
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
@@ -175,34 +176,10 @@ def test_files_that_cannot_be_read(tmp_path: Path, files: dict[str, str], words:
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "line"),
-    [
-        (["nmae=x"], "nmae = 'x' @ command line: unknown section 'nmae': did you mean 'name' or 'named' or 'maybe'?"),
-        (["inner.rat=1"], "inner.rat = 1 @ command line: unknown key 'rat': did you mean 'rate'?"),
-        (["lr=1"], "lr = 1 @ command line: use rate (in inner)"),
-        (["inner.lr=1"], "inner.lr = 1 @ command line: use rate"),
-        (["inner.rat=null"], "inner.rat = null @ command line: unknown key 'rat': did you mean 'rate'?"),
-        (["named.a.rat=1"], "named.a.rat = 1 @ command line: unknown key 'rat': did you mean 'rate'?"),
-        (["inner.rate=x"], "inner.rate = 'x' @ command line: must be a number"),
-        (["inner.sizes=[1, x]"], "inner.sizes.1 = 'x' @ command line: must be a whole number"),
-        (["inner=3"], "inner = 3 @ command line: is a section with its own keys, such as inner.rate"),
-        (["named=[a]"], "named = ['a'] @ command line: must be a mapping of names, such as {name: value}"),
-        (["rate=1"], "rate = 1 @ command line: unknown key 'rate': did you mean inner.rate or maybe.rate?"),
-        (
-            ["inner.count=1"],
-            "inner.count = 1 @ command line: unknown key 'count': did you mean count (at the top level)?",
-        ),
-        (["count=0"], "count = 0 @ command line: must be at least 1"),
-        (["count=1.5"], "count = 1.5 @ command line: must be a whole number"),
-        (["flag=yes"], "flag = 'yes' @ command line: must be true or false"),
-        (["name=3"], "name = 3 @ command line: must be text (quote it if it is meant as text)"),
-        (["name="], "name = null @ command line: is required"),
-    ],
-)
-def test_a_mistake_is_reported_with_path_value_place_and_fix(tmp_path: Path, overrides: list[str], line: str) -> None:
+@pytest.mark.parametrize(("override", "line"), data("config_mistakes"))
+def test_a_mistake_is_reported_with_path_value_place_and_fix(tmp_path: Path, override: str, line: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse_config(read_config(write(tmp_path, main="name: n\n"), overrides), Outer)
+        parse_config(read_config(write(tmp_path, main="name: n\n"), [override]), Outer)
     assert str(caught.value) == line
 
 

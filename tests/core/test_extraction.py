@@ -2,12 +2,11 @@
 
 import re
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import yaml
+from data_files import data
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,10 +18,7 @@ PIECES = st.sampled_from([*TAGS, "a", " ", "\n", "<answer", "answer>", "<", "42"
 TEXTS = st.lists(PIECES, max_size=30).map("".join)
 
 
-CASES = yaml.safe_load((Path(__file__).parents[1] / "data" / "extraction.yaml").read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize(("text", "answer"), CASES)
+@pytest.mark.parametrize(("text", "answer"), data("extraction"))
 def test_the_last_answer_outside_of_thinking_counts(text: str, answer: str | None) -> None:
     """The answer is the text in the last pair of tags, from the innermost opening one, without surrounding whitespace.
     A blank answer is missing, and one inside a thinking block does not count."""

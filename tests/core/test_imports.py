@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from data_files import data
 from run_code import run_code
 from user_code import runs
 
@@ -89,30 +90,7 @@ def test_another_process_refuses_an_edited_source(write: Write) -> None:
     import_same({str(path): sources()[str(path)]})
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("gone.py", None, r"imports: there is no file .*/gone\.py$"),
-        ("no_such_package.tasks", None, r"imports: there is no module 'no_such_package\.tasks'; install it, put"),
-        ("tasks/robots", None, r"imports: 'tasks/robots' is neither a module \(my_package\.tasks\) nor a path"),
-        ("bad.py", "x = 1\ny = {}['key']\n", r"bad\.py cannot be imported: KeyError: 'key' \(.*/bad\.py, line 2\)$"),
-        ("bad.py", "def f(:\n", r"cannot be imported: SyntaxError: invalid syntax \(.*/bad\.py, line 1\)$"),
-        ("bad.py", "raise SystemExit(3)", r"bad\.py cannot be imported: SystemExit: 3 \(.*/bad\.py, line 1\)$"),
-        ("bad.py", "class Odd(BaseException): pass\nraise Odd('x')", r"cannot be imported: Odd: x \(.*, line 2\)$"),
-        ("bad.py", "class Odd(Exception):\n    __str__ = None\nraise Odd", r"cannot be imported: Odd \(.*, line 3\)$"),
-        (
-            "bad.py",
-            "import rg_env\nrg_env.reward('correctness')(lambda rollout: 0)",
-            r"'correctness' is already registered by .*line 2",
-        ),
-        (
-            "bad.py",
-            "raise ValueError('one\\n\\ntwo ' + 'x' * 999)",
-            r"ValueError: one two x{290,}\.\.\. \(.*, line 1\)$",
-        ),
-        ("broken_pkg.tasks", None, r"broken_pkg\.tasks .*ZeroDivisionError.*/inner\.py, line 3\)$"),
-    ],
-)
+@pytest.mark.parametrize(("name", "text", "message"), data("bad_imports"))
 def test_errors_are_one_line(write: Write, tmp_path: Path, name: str, text: str | None, message: str) -> None:
     """The error states what is missing, or what the import raised and the last line of the user's code involved.
     Nothing stays imported."""

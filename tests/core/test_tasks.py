@@ -2,11 +2,11 @@
 
 import datetime
 import json
-import math
 import re
 from typing import Any
 
 import pytest
+from data_files import data
 from hypothesis import given
 from hypothesis import strategies as st
 from task_table import generate_table, probe_levels, render
@@ -36,34 +36,7 @@ def test_dates_in_a_config_become_text() -> None:
     assert mixture.tasks[0].config == {"min_date": "2000-01-02"}
 
 
-@pytest.mark.parametrize(
-    ("gym", "message"),
-    [
-        ("leg_countin", "unknown task 'leg_countin': did you mean 'leg_counting'"),
-        ("arithmetic_basic", "'basic_arithmetic'"),
-        ("missing_letter", "not a Reasoning Gym task; .*'letter_counting'"),
-        ("composite", "passing a list of tasks"),
-        ({"name": "maze", "wieght": 1}, "task 'maze': wieght=1: unknown field 'wieght': did you mean 'weight'"),
-        ({"name": "maze", "min_dist": 1}, "min_dist=1: is an option of the task; use config: {min_dist: VALUE}"),
-        ({"name": "maze", "config": {"min_dit": 1}}, "option 'min_dit' of task 'maze': did you mean 'min_dist'"),
-        ({"name": "maze", "levels": {"dst": 1}}, "unknown level attribute 'dst' of task 'maze': did you mean 'dist'"),
-        ([], "empty list"),
-        (None, "not None"),
-        ([7], "a task must be a name, or a mapping with a name, not 7"),
-        ({}, "a mapping with a name, not {}"),
-        ({"name": 7}, "name=7: must be text"),
-        (["maze", "maze"], "'maze' is listed 2 times"),
-        ({"name": "maze", "weight": math.nan}, "'maze': weight=nan: must be a finite number"),
-        ({"name": "maze", "config": "x"}, "config='x': must be a mapping"),
-        ({"name": "maze", "config": {"seed": 1}}, "'seed' is not a task option"),
-        ({"name": "maze", "level": 4}, r"'maze': level must be a whole number from 0 to 3, not 4"),
-        ({"name": "maze", "level": True}, r"level=True: must be a whole number"),
-        ({"name": "maze", "levels": {"dist": 4}}, r"levels.dist must be a whole number from 0 to 3"),
-        ({"name": "acre", "level": 0}, r"'acre' has no levels: set its options under config instead"),
-        ({"name": "survo", "level": 2}, r"'survo': level 2 does not work in reasoning-gym .*AssertionError: max_empty"),
-        ({"name": "sokoban", "level": 0}, r"level 0 does not work.*over 8 s"),
-    ],
-)
+@pytest.mark.parametrize(("gym", "message"), data("bad_mixtures"))
 def test_bad_input_is_a_one_line_error(gym: Any, message: str) -> None:
     """The `InputError` gives the location of the mistake; unknown names raise `UnknownNameError`."""
     with pytest.raises(InputError, match=message) as caught:

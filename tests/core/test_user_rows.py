@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from data_files import data
 
 from rg_env.core.data.user_rows import load_rows, split_rows
 from rg_env.errors import InputError
@@ -45,43 +46,16 @@ def test_columns_and_answers_can_be_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "words"),
+    ("name", "text", "error"),
     [
-        ("a.jsonl", as_lines(*GOOD, {"question": "1 + 1", "answer": None}), "line 2: answer is missing"),
-        ("a.jsonl", "\n" + as_lines(*GOOD, {"question": " \n", "answer": "2"}), "line 3: question is blank"),
-        ("a.jsonl", as_lines(*GOOD, {"question": "1 + 1", "answer": "2"}), "line 2: answer has no text after '####'"),
-        ("a.jsonl", as_lines(*GOOD, {"question": "1 + 1", "answer": "so ####"}), "line 2: answer has no text after"),
-        ("a.jsonl", as_lines(*GOOD, {"question": "2 + 2", "answer": "#### 5"}),
-         r"line 2 asks the same question as line 1 but has a different answer \('5' and '4'\)"),
-        ("a.jsonl", as_lines({"question": "1", "answer": ["2"]}), "line 1: answer must be text or a number, not .'2'"),
-        ("a.jsonl", as_lines({"question": 1, "answer": "2"}), "line 1: question must be text, not 1"),
-        ("a.jsonl", '{"question": "\\ud800", "answer": "#### 2"}', "line 1: question contains an unpaired surrogate"),
-        ("a.jsonl", as_lines({"Question": "1", "Answer": "2"}), "line 1 has no column 'question'; it has 'Question'"),
-        ("a.jsonl", as_lines(*GOOD) + '{"question": "cut', "line 2 is not JSON: Unterminated string"),
-        ("a.jsonl", as_lines(*GOOD, 7), "line 2 must be a mapping of columns, not 7"),
-        ("a.jsonl", as_lines(*GOOD) + '{"question": "1", "question": "2"}', "line 2 has the key 'question' twice in"),
-        ("a.jsonl", '{"question": "1", "answer": 1e999}', "line 1: answer is not a finite number"),
-        ("a.jsonl", as_lines({"question": "1", "answer": "#### <answer>2</answer>"}),
-         "line 1: answer contains the tag <answer> or </answer>, .* keep only the text between"),
+        *(tuple(case.values()) for case in data("bad_rows")),
         ("a.jsonl", as_lines(*GOOD) + "1" * 5000, "a.jsonl: line 2 has a number with more than 4,300 digits$"),
         ("a.jsonl", "[" * 100_000, "line 1 is nested too deeply$"),
-        ("a.json", '[\n{"question": "1", "answer": "2"},\n{]', "line 3 is not JSON"),
-        ("a.json", "[true]", "a.json: row 1 must be a mapping of columns, not True"),
-        ("a.csv", "question,answer,answer\n1,2,3\n", "a.csv: line 1 has the column 'answer' twice: rename"),
-        ("a.csv", 'question,answer\n"2\n3",#### 4\n1, 1,#### 2\n', "line 4 has more or fewer columns than the header"),
-        ("a.csv", "question,answer\nalone\n", "line 2 has more or fewer columns than the header"),
-        ("a.csv", "question,answer\n1,#### 2\n2,\n", "line 3: answer is blank"),
-        ("a.csv", 'question,answer\n1,#### 2\n"3,#### 4\n5,#### 6\n',
-         "line 3 starts a row that is not CSV: unexpected end"),
-        ("a.csv", "question,answer\n", "no rows found"),
-        ("a.jsonl", "", "no rows found"),
-        ("a.parquet", "no parquet", "cannot read .*a.parquet"),
-        ("a.txt", "2 + 2 = 4", "a.txt'? is not a data file; data files end in .csv, .json, .jsonl, .parquet"),
     ],
-)  # fmt: skip
-def test_a_defect_is_reported_with_its_place(tmp_path: Path, name: str, text: str, words: str) -> None:
+)
+def test_a_defect_is_reported_with_its_place(tmp_path: Path, name: str, text: str, error: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(InputError, match=words) as caught:
+    with pytest.raises(InputError, match=error) as caught:
         load_rows(str(tmp_path / name), answer_after="####")
     assert "\n" not in str(caught.value)
 

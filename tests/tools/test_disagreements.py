@@ -1,14 +1,12 @@
 """Tests of the kinds of disagreement with the library's graders: each explains its own cases and nothing else."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from audit.disagreements import explanation
+from data_files import data
 
-DATA = Path(__file__).parents[1] / "data" / "disagreements.yaml"
-CASES = yaml.safe_load(DATA.read_text(encoding="utf-8"))
+CASES = data("disagreements")
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["task"] for case in CASES])

@@ -8,7 +8,7 @@ from functools import cache
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from rg_env.core.data.dataset import DrawnRow, build_rows, build_splits
+from rg_env.core.data.dataset import DrawnRow, build_rows
 from rg_env.core.data.generation import Drawer, RowRequest
 from rg_env.core.data.items import Item
 from rg_env.core.data.splits import Split
@@ -114,11 +114,7 @@ class GradedRows:
 
 def rows_of(task: str, train: int, held_out: int, seed: int = 0) -> tuple[GradedRows, GradedRows]:
     """Return `train` training rows and `held_out` evaluation rows of `task`, or all rows if the task has fewer."""
-    try:
-        drawn = build_splits(task, train, held_out, seed, seed)
-        return GradedRows(drawn[0]), GradedRows(drawn[1])
-    except TooFewQuestionsError:
-        return _all_or(task, "train", train, seed), _all_or(task, "eval", held_out, seed)
+    return _all_or(task, "train", train, seed), _all_or(task, "eval", held_out, seed)
 
 
 def _all_or(task: str, split: Split, count: int, seed: int) -> GradedRows:

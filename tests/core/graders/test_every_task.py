@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from audit.__main__ import SLOW
 from audit.disagreements import DISAGREEMENTS, explanation
 from audit.honest import compare
 from audit.wrappings import LABELS, WRAPPINGS, taken
+from data_files import data
 from grader_cases import entries, entry
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -40,7 +40,7 @@ def filled(unit: str, length: int = LONG) -> str:
     return (unit * (length // len(unit) + 1))[:length]
 
 
-HOSTILE = yaml.safe_load((Path(__file__).parents[2] / "data" / "hostile.yaml").read_text(encoding="utf-8"))
+HOSTILE = data("hostile")
 ANSWERS = [
     *(HOSTILE["heavy"] + HOSTILE["odd"]),
     *map(filled, HOSTILE["repeated"]),
