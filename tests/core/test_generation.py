@@ -112,8 +112,8 @@ def test_a_killed_process_is_a_clear_error(generation: Make) -> None:
         ),
         (
             "time.sleep(200 * index)",
-            60.0,
-            r"'own_sums': draw 1 of seed 4 \(item .*\) takes more than 60 s with config {}:",
+            30.0,
+            r"'own_sums': draw 1 of seed 4 \(item .*\) takes more than 30 s with config {}:",
         ),
         ("raise SystemExit('the reason')", 600.0, "a generation process ended: exit code 1: the reason"),
     ],
