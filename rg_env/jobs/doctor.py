@@ -23,10 +23,10 @@ from typing import Any
 from rg_env.core.config.files import Document, overridden, read_config
 from rg_env.core.environment import Environment, ReasoningGym
 from rg_env.core.processes import run, run_python
-from rg_env.core.prompts import require_chat_template
 from rg_env.core.run_folder import OUTPUTS, RunFolder
 from rg_env.core.text import counted, gigabytes, reason_of, user_error
 from rg_env.errors import InputError, OutputFolderError, RGEnvError, ServerError, how_to_install
+from rg_env.inference.chat_templates import require_chat_template
 from rg_env.inference.machine import port_problem
 from rg_env.inference.protocol import PromptEncoder, prompt_lengths
 from rg_env.inference.vllm.client import NOT_LISTENING, VllmServer
