@@ -19,8 +19,8 @@ from rg_env.inference.embedded.engine import EmbeddedEngine
 from rg_env.inference.protocol import PromptEncoder, Sampling
 from rg_env.tiny import POLICY_DIR
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-START_S = 240
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+START_S = 400
 OFFLINE = {**os.environ, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "NO_KEY": "EMPTY"}
 PROGRAMS = Path(sys.executable).parent
 
