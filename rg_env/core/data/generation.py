@@ -34,7 +34,7 @@ _CHUNK = 8
 """Maximum number of draws in one job."""
 _ROWS_PER_PROCESS = 100
 """Number of requested rows for which another process is started. Starting a process takes about a second."""
-_PROGRESS_S = 10.0
+_PROGRESS_S = 20.0
 """Seconds between two lines that show the progress of slow generation."""
 _SHARE = {"train": 1 - EVAL_SHARE, "eval": EVAL_SHARE}
 
