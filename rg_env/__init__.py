@@ -58,7 +58,7 @@ _MODULES = {
     "core.environment": ["Environment", "ReasoningGym"],
     "core.grading.extraction": ["extract"],
     "core.grading.scoring": ["Rollout", "Score"],
-    "core.rewards": ["reward"],
+    "core.rewards.registry": ["reward"],
     "core.user_code": ["import_user_code"],
 }
 _LAZY = {name: f"rg_env.{module}" for module, names in _MODULES.items() for name in names}
