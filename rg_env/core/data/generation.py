@@ -201,7 +201,7 @@ def check_options(specs: Mapping[str, TaskSpec]) -> None:
     changed = {key: spec for key, spec in specs.items() if spec.config}
     if not changed:
         return
-    drawer = Drawer(sources(), Limits(silence_s=10.0))
+    drawer = Drawer(sources(), Limits(silence_s=60.0))
     try:
         drawer.wait_ready()
         problems = {key: drawer.check(spec) for key, spec in changed.items()}
