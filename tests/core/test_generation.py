@@ -45,6 +45,7 @@ def generation() -> Iterator[Callable[..., Generation]]:
 Make = Callable[..., Generation]
 
 
+@pytest.mark.slow
 def test_any_number_of_processes_gives_the_same_rows(generation: Make) -> None:
     """One process and three give equal rows. Six of these tasks depend on the hash seed."""
     gym = [
@@ -78,6 +79,7 @@ def test_little_work_takes_one_process(generation: Make) -> None:
         assert len(made.drawers) == processes
 
 
+@pytest.mark.slow
 def test_the_calling_process_stays_clean(tmp_path: Path) -> None:
     """The calling process does not import the library, prints nothing and needs no `__main__` guard; files in the
     working directory do not shadow modules."""
@@ -149,6 +151,7 @@ def test_a_draw_that_fails_gives_no_item() -> None:
             build_rows({"name": "maze", "config": options}, "train", 5, seed=0, cache=False)
 
 
+@pytest.mark.slow
 def test_a_process_imports_only_its_task() -> None:
     """A process imports only the task that it draws from, unless the installed library differs from the task table."""
     code = """

@@ -17,7 +17,7 @@ from rg_env.core.data.generation import check_options
 from rg_env.core.data.manifest import check_manifest
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import load_table, shipped_table
-from rg_env.core.user_code import import_user_code, sources
+from rg_env.core.user_code import checked_entry, import_user_code, sources
 from rg_env.errors import InputError
 
 Write = Callable[..., Path]
@@ -53,6 +53,7 @@ def test_names_options_and_levels_are_known(own_sums: Path) -> None:
             Mixture.parse({"name": "own_sums", **wrong})
 
 
+@pytest.mark.slow
 def test_children_have_a_fixed_hash_seed_and_no_secrets(write: Write) -> None:
     """The questions contain what the user's code sees where rows are drawn: its environment, and the order of a set."""
     assert "PYTEST_CURRENT_TEST" in os.environ
@@ -122,25 +123,28 @@ ITEM = '{"question": " + ".join(map(str, terms)) + " = ?", "answer": str(sum(ter
 @pytest.mark.parametrize(
     ("item", "message"),
     [
-        ('{"question": "?", "metadata": {}}', "an item has an invalid or missing value: answer = .*required"),
-        ("None", "an item must be a dict with question and answer, not None"),
-        ('{"question": 3, "answer": "1"}', "an item has an invalid or missing value: question = 3"),
-        ('{"question": " ", "answer": "1"}', "an item has an invalid or missing value: question = ' '"),
-        ('{"question": "?", "answer": 3}', "an item has an invalid or missing value: answer = 3"),
-        ('{"question": "?", "answer": "1", "metadata": [1]}', r"an item .* value: metadata = \[1\]"),
-        (
-            '{"question": "?", "answer": "1", "metadata": {(1, 2): 3}}',
-            "an item cannot be written as JSON: keys must be str",
-        ),
+        ({"question": "?", "metadata": {}}, "an item has an invalid or missing value: answer = .*required"),
+        (None, "an item must be a dict with question and answer, not None"),
+        ({"question": 3, "answer": "1"}, "an item has an invalid or missing value: question = 3"),
+        ({"question": " ", "answer": "1"}, "an item has an invalid or missing value: question = ' '"),
+        ({"question": "?", "answer": 3}, "an item has an invalid or missing value: answer = 3"),
+        ({"question": "?", "answer": "1", "metadata": [1]}, r"an item .* value: metadata = \[1\]"),
+        ({"question": "?", "answer": "1", "metadata": {(1, 2): 3}}, "an item cannot be written as JSON: keys must be"),
     ],
 )
-def test_invalid_items(write: Write, item: str, message: str) -> None:
+def test_invalid_items(own_sums: Path, item: object, message: str) -> None:
     """The error is one line that names the task and its class."""
-    assert ITEM in TASK
-    import_user_code([str(write("own_items.py", TASK.replace(ITEM, item)))])
-    with pytest.raises(InputError, match=rf"^task 'own_sums' \(own_items\.Sums\): {message}") as raised:
-        build_rows("own_sums", "train", 4, seed=0, cache=False)
+    with pytest.raises(InputError, match=rf"^task 'own_sums' \(own_tasks\.Sums\): {message}") as raised:
+        checked_entry("own_sums", item)
     assert "\n" not in str(raised.value)
+
+
+def test_an_invalid_item_ends_the_build(write: Write) -> None:
+    """The error comes from the process that draws the items."""
+    assert ITEM in TASK
+    import_user_code([str(write("own_items.py", TASK.replace(ITEM, "None")))])
+    with pytest.raises(InputError, match=r"^task 'own_sums' \(own_items\.Sums\): an item must be a dict"):
+        build_rows("own_sums", "train", 4, seed=0, cache=False)
 
 
 def test_items_that_depend_on_earlier_draws_are_refused(write: Write) -> None:
@@ -167,8 +171,17 @@ def test_python_values_become_json(write: Write) -> None:
     ("old", "new", "config", "message", "line"),
     [
         ("rng = Random", "1 / 0; rng = Random", {}, "ZeroDivisionError: division by zero", 26),
-        ("super().__init__", "raise OSError('no data'); super().__init__", {}, "OSError: no data", 23),
-        ("seed: int", "seed: int", {"terms": 1}, "AssertionError: terms must be above 1", 18),
+        pytest.param(
+            "super().__init__",
+            "raise OSError('no data'); super().__init__",
+            {},
+            "OSError: no data",
+            23,
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "seed: int", "seed: int", {"terms": 1}, "AssertionError: terms must be above 1", 18, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_what_the_users_dataset_raises(
