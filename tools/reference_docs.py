@@ -20,7 +20,6 @@ from rg_env.core.grading import audit
 from rg_env.core.tasks.task_table import shipped_table
 from rg_env.evaluation.config import EvalConfig
 from rg_env.jobs.doctor import Model, PlannedRun, PromptLengths, run_estimate
-from rg_env.training.config.grpo import OWNED_ELSEWHERE, GRPOConfig
 from rg_env.training.config.load import load_train_config
 from rg_env.training.config.schema import TrainConfig
 from rg_env.training.memory_estimate import ModelShape
@@ -233,8 +232,7 @@ def _described(title: str, schema: type[Section], description: str | None) -> li
     if description:
         text = f"{' '.join(description.split())} {text}"
     nested = [name for name, field in schema.model_fields.items() if _sections(field.annotation)]
-    owned = OWNED_ELSEWHERE if schema is GRPOConfig else {}
-    plain = [name for name in schema.model_fields if name not in nested and name not in owned]
+    plain = [name for name in schema.model_fields if name not in nested]
     parts = [f"## {title}\n\n{text}\n\n{_table(schema, plain)}"]
     for name in nested:
         field = schema.model_fields[name]

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rg_env.core.config.files import is_config_file
-from rg_env.core.environment import ReasoningGym
 from rg_env.core.processes import Command, ProcessGroup
 from rg_env.core.run_folder import free_folder
 from rg_env.core.text import counted
@@ -178,7 +177,7 @@ def longest_sequence(config: TrainConfig, prompts: Iterable[int] | None = None) 
 def _evaluation_prompts(config: TrainConfig, *, download: bool = True) -> list[int] | None:
     """Return the token count of each prompt for the held-out and labeled tasks, or None if the tokenizer cannot be
     loaded."""
-    if not (environments := config.evaluation_environments()):
+    if not config.evaluation.tasks:
         return []
     name = config.model.name
     if not download and not attention_heads(name):
@@ -188,8 +187,8 @@ def _evaluation_prompts(config: TrainConfig, *, download: bool = True) -> list[i
     try:
         folder = POLICY_DIR if name == TINY else name
         encode = PromptEncoder(AutoTokenizer.from_pretrained(folder, local_files_only=not download))
-        gyms = [ReasoningGym(**arguments) for _, arguments in environments]
-        return [len(encode(row["prompt"])) for gym in gyms for row in gym.eval_rows]
+        environments = config.evaluation_environments()
+        return [len(encode(row["prompt"])) for _, gym in environments for row in gym.eval_rows]
     except (OSError, ValueError):
         return None
 

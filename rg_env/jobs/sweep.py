@@ -415,7 +415,7 @@ def plan_lines(sweep: Sweep, folder: Path) -> list[str]:
     for point, config in zip(sweep.points, sweep.configs, strict=True):
         status, _ = status_of(folder, point.name)
         state = "" if status == "not started" else f", {status}"
-        steps = config.in_updates().training.max_steps
+        steps = config.training_for().max_steps
         lines.append(f"{point.number:>4}  {point.name:<{width}}  {counted(steps, 'step')}{state}")
     return [*lines, *notes(sweep)]
 

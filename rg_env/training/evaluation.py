@@ -36,7 +36,7 @@ from rg_env.evaluation.results import Results
 from rg_env.evaluation.runner import ask_local
 from rg_env.evaluation.scores import Source, results_of
 from rg_env.evaluation.tables import print_results
-from rg_env.training.config.schema import FIGURES, EvaluationSettings, evaluation_steps
+from rg_env.training.config.schema import RESERVED_LABELS, EvaluationSettings, evaluation_steps
 from rg_env.training.trainer import GRPOTrainer
 
 AnyEnvironment = Annotated[Environment, BeforeValidator(as_environment)]
@@ -62,7 +62,7 @@ class EvaluationPlan(EvaluationSettings):
     @classmethod
     def _are_labels(cls, labelled: dict[str, Environment]) -> dict[str, Environment]:
         for label in labelled:
-            if problem := label_problem(label, FIGURES):
+            if problem := label_problem(label, RESERVED_LABELS):
                 raise ValueError(f"{label!r}: {problem}")
         return labelled
 

@@ -10,7 +10,7 @@ from rg_env.core.processes import print_once
 from rg_env.core.run_folder import RunFolder, checkpoint_step, run_name
 from rg_env.training.config.plan import plan
 from rg_env.training.config.schema import EvaluationSettings, TrainConfig
-from rg_env.training.preflight import Start, check_start
+from rg_env.training.preflight import check_start
 
 if TYPE_CHECKING:
     from rg_env.core.environment import Environment
@@ -32,31 +32,21 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
     from rg_env.training.run import train
     from rg_env.training.trainer import check_prompts
 
-    given, config = config, config.in_updates(start.train_rows)
     encoder = PromptEncoder(describe_model(config.model.name).tokenizer)
-    env = _environment(config, start)
+    env = config.environment(start.rows)
     # The trainer also checks prompts, but only after the weights have been loaded, which can take minutes.
     check_prompts(prompt_lengths(env, encoder), config.training.max_prompt_length)
     policy = load_policy(config.model.name, attention=config.model.attention, dtype=config.model.dtype)
     trainer = make_trainer(config, policy, env, choose_folder(start.folder, "run", resume))
     return train(
         trainer,
-        config=given,
+        config=config,
         evaluation=evaluation_plan(config),
         logging=config.logging,
         monitors=config.monitors,
         hub=config.hub,
         resume=resume,
     )
-
-
-def _environment(config: TrainConfig, start: Start) -> "Environment":
-    """Return the environment with the training tasks, or with the rows from the `data` section."""
-    from rg_env.core.environment import Environment, ReasoningGym
-
-    if start.rows is not None:
-        return Environment(*start.rows, **config.prompt_arguments())
-    return ReasoningGym(**config.environment_arguments())
 
 
 def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Results":
@@ -72,22 +62,16 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Resu
     from rg_env.inference.models import load_policy, with_adapters
     from rg_env.training.evaluation import evaluate_only
 
-    given = config
     adapters = checkpoint if checkpoint and (Path(checkpoint) / "adapter_config.json").is_file() else None
     name = config.model.name if checkpoint is None or adapters else checkpoint
-    config = config.model_copy(
-        update={
-            "model": config.model.model_copy(update={"name": name}),
-            # An evaluation does not need a reference model.
-            "training": config.training.model_copy(update={"beta": 0.0, "kl_reference": "initial"}),
-            "lora": None,
-            "curriculum": None,
-        }
-    )
     policy = load_policy(name, attention=config.model.attention, dtype=config.model.dtype)
     if adapters:
         policy = with_adapters(policy, adapters)
-    env, evaluation = _environment(given, start), evaluation_plan(given)
+    env, evaluation = config.environment(start.rows), evaluation_plan(config)
+    # An evaluation needs neither a reference model nor new adapters nor a curriculum.
+    training = config.training.model_copy(update={"beta": 0.0, "kl_reference": "initial"})
+    model = config.model.model_copy(update={"name": name})
+    config = config.model_copy(update={"model": model, "training": training, "lora": None, "curriculum": None})
     folder = RunFolder.choose(config.output.dir, run_name(config.trained_on, f"{policy.label}-evaluation"))
     trainer = make_trainer(config, policy, env, folder)
     result = evaluate_only(trainer, folder, evaluation, step=checkpoint_step(Path(checkpoint or "")) or 0)
@@ -102,7 +86,7 @@ def make_trainer(config: TrainConfig, policy: "Policy", env: Any, folder: Path) 
     from rg_env.training.curriculum import Curriculum
     from rg_env.training.trainer import GRPOTrainer
 
-    levels = config.curriculum
+    curriculum = config.curriculum
     return GRPOTrainer(
         model=policy.model,
         env=env,
@@ -110,17 +94,16 @@ def make_trainer(config: TrainConfig, policy: "Policy", env: Any, folder: Path) 
         processing_class=policy.tokenizer,
         peft_config=lora(config),
         engine=config.engine,
-        curriculum=None if levels is None else Curriculum(levels, env, config.seed, gym=config.gym),
+        curriculum=None if curriculum is None else Curriculum(curriculum, env, config.seed, gym=config.gym),
     )
 
 
 def evaluation_plan(config: TrainConfig) -> "EvaluationPlan":
     """Create the plan from the `evaluation` section, with one environment for the held-out tasks and one for each
     label."""
-    from rg_env.core.environment import ReasoningGym
     from rg_env.training.evaluation import EvaluationPlan
 
-    environments = [(label, ReasoningGym(**arguments)) for label, arguments in config.evaluation_environments()]
+    environments = [*config.evaluation_environments()]
     held_out = tuple(env for label, env in environments if label is None)
     labelled: dict[str, Environment] = {label: env for label, env in environments if label is not None}
     when_and_how = config.evaluation.model_dump(include=set(EvaluationSettings.model_fields))

@@ -7,10 +7,8 @@ model or the tensors are loaded.
 """
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rg_env.core.data.generation import check_options
 from rg_env.core.data.manifest import read_manifest
@@ -21,11 +19,10 @@ from rg_env.core.text import counted, one_line
 from rg_env.errors import InputError
 from rg_env.inference.vllm.client import VllmServer
 from rg_env.tiny import TINY
-from rg_env.training.config.schema import HubConfig, LoggingConfig, TrainConfig
+from rg_env.training.config.schema import DataRows, HubConfig, LoggingConfig, TrainConfig
 
 AUTO = "auto"
 """Value of `resume` that selects the newest checkpoint."""
-Rows = Sequence[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,7 @@ class Start:
 
     folder: Path | None = None
     """The output folder on the first process, or None on all other processes."""
-    rows: tuple[Rows, Rows] | None = None
+    rows: DataRows | None = None
     """Training and evaluation rows from the `data` section, or None if there is no such section or the data has not
     been downloaded yet."""
     notes: list[str] = field(default_factory=list)
@@ -99,7 +96,7 @@ def check_start(
     return Start(folder, rows, notes)
 
 
-def own_rows(config: TrainConfig) -> tuple[Rows, Rows]:
+def own_rows(config: TrainConfig) -> DataRows:
     """Return the training and evaluation rows from the `data` section. Raises `InputError` if the data is unusable or
     has too few questions."""
     data = config.data

@@ -60,8 +60,8 @@ def test_a_dry_run_prints_the_grid(rg_env: Run, folder: Path) -> None:
 
 
 def test_a_dry_run_reports_settings_without_effect(rg_env: Run) -> None:
-    """The message names the points. Steps are updates, even if the config counts rollouts, with 16 per batch."""
-    words = ["--dry-run", "training.rollouts_as_steps=true", "training.max_steps=40", "--sweep"]
+    """The message names the points."""
+    words = ["--dry-run", "training.max_steps=3", "--sweep"]
     sweep = ["training.num_iterations=1,2", "training.epsilon=0.1,0.3"]
     lines = rg_env("train", "run.yaml", *words, *sweep)[1].splitlines()
     without = "without effect: training.epsilon (training.num_iterations: 1)"

@@ -11,7 +11,7 @@ import yaml
 
 from rg_env.evaluation.load import load_eval_config
 from rg_env.tiny import TRAINING
-from rg_env.training.config.grpo import GRPOConfig
+from rg_env.training.config.grpo import GRPOSettings
 from rg_env.training.config.load import load_train_config
 from rg_env.training.config.plan import without_effect
 from rg_env.training.config.schema import TrainConfig
@@ -82,7 +82,8 @@ def test_scripts_and_configs_have_the_same_defaults(tmp_path: Path, model: str) 
     part = CONFIGS / "models" / ("tiny.yaml" if model == "tiny" else "qwen2.5-3b.yaml")
     config = loaded(tmp_path, CONFIGS / "base.yaml", part, tasks={"ab": {}})
     if model == "tiny":
-        assert config.training == load_train_config(CONFIGS / "train" / "tiny.yaml").training == GRPOConfig(**TRAINING)
+        tiny = load_train_config(CONFIGS / "train" / "tiny.yaml")
+        assert config.training == tiny.training == GRPOSettings(**TRAINING)
     ours = default_config(Policy(None, None, model, is_tiny=model == "tiny"), tmp_path)
     assert ours == config.grpo_config(tmp_path)
 

@@ -12,7 +12,7 @@ from run_metrics import evaluation_of as read
 from run_metrics import repeatable
 from transformers import AutoModelForCausalLM
 
-from rg_env import ReasoningGym, load_environment
+from rg_env import load_environment
 from rg_env.core.data.splits import split_of
 from rg_env.core.environment import Environment
 from rg_env.core.statistics import pass_at_k
@@ -336,7 +336,7 @@ def test_questions_at_other_difficulties_are_never_trained_on() -> None:
     questions = {row["question"] for row in rows}
     assert len(questions) == 200
     assert {split_of(row["info"]["problem"]) for row in rows} == {"eval"}
-    env = ReasoningGym(**whole.environment_arguments())
+    env = whole.environment()
     assert not questions & {row["question"] for row in env.train_rows}
     assert whole.curriculum
     curriculum = Curriculum(whole.curriculum, env, whole.seed, gym=whole.gym)

@@ -155,7 +155,7 @@ def test_the_rows_of_own_data(here: Path, capsys: pytest.CaptureFixture[str]) ->
     done = train(*overrides, "--dry-run")
     assert "\n#   data        data.jsonl\n#   questions   32 to train on, 3200 prompts: 100 epochs\n" in done.stdout
     epochs = load_train_config("run.yaml", [*overrides, "training.num_train_epochs=3"])
-    assert (epochs.in_updates(start.train_rows).training.max_steps, epochs.in_updates()) == (6, epochs)
+    assert (epochs.training_for(start.train_rows).max_steps, epochs.training_for()) == (6, epochs.training)
     with pytest.raises(InputError, match="it has 'question', 'answer'"):
         check_start(load_train_config("run.yaml", [*overrides, "data.answer_column=Answer"]))
 

@@ -189,15 +189,15 @@ def test_epochs_set_the_number_of_steps(make_trainer: Any, epochs: float, iterat
     assert make_trainer(num_train_epochs=epochs, num_iterations=iterations).args.max_steps == steps
 
 
-@pytest.mark.parametrize("more", [[], ["training.rollouts_as_steps=true", "training.warmup_steps=1280"]])
-def test_epochs_of_a_config_set_the_number_of_steps(more: list[str]) -> None:
-    """An epoch of 2,000 rows has 125 steps of 16 prompts. Other step counts may be given in rollouts."""
+@pytest.mark.parametrize(("more", "warmup"), [([], 0), (["training.warmup_steps=10"], 10)])
+def test_epochs_of_a_config_set_the_number_of_steps(more: list[str], warmup: int) -> None:
+    """An epoch of 2,000 rows has 125 steps of 16 prompts."""
     config = load_train_config(
         CONFIGS / "train" / "tiny.yaml", ["training.num_train_epochs=0.5", "training.max_new_tokens=33", *more]
     )
-    training = config.in_updates().training
+    training = config.training_for()
     assert (training.max_steps, training.max_tokens, training.num_train_epochs) == (63, 33, None)
-    assert training.warmup_steps == (10 if more else 0)
+    assert training.warmup_steps == warmup
 
 
 def test_max_new_tokens_is_another_name_of_the_token_limit() -> None:

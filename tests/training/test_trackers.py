@@ -93,20 +93,18 @@ def test_trackio_receives_names_and_metrics(make_trainer: Any, trackio: Trackio)
     assert [row[:2] for row in table.to_numpy().tolist()] == [[1, "leg_counting"]] * 2
 
 
-@pytest.mark.parametrize("in_rollouts", [False, True])
-def test_tensorboard_has_what_the_metrics_file_has(make_trainer: Any, tmp_path: Path, in_rollouts: bool) -> None:
-    """One file in the run's folder has all metrics, including the last evaluation. The x-axis is steps or rollouts, as
-    configured; metrics.jsonl has both."""
+def test_tensorboard_has_what_the_metrics_file_has(make_trainer: Any, tmp_path: Path) -> None:
+    """One file in the run's folder has all metrics, including the last evaluation."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    run, unit = tmp_path / "run", 16 if in_rollouts else 1
-    trainer = make_trainer(max_steps=2, rollouts_as_steps=in_rollouts)
+    run = tmp_path / "run"
+    trainer = make_trainer(max_steps=2)
     train(trainer, evaluation=EvaluationPlan(every=1), logging=TENSORBOARD)
     assert len(list((run / "tensorboard").iterdir())) == 1
     events = EventAccumulator(str(run / "tensorboard")).Reload()
-    assert [event.step for event in events.Scalars("eval/accuracy")] == [0, unit, 2 * unit]
+    assert [event.step for event in events.Scalars("eval/accuracy")] == [0, 1, 2]
     for name in ("reward", "loss", "step_time", "tokens_per_second", "memory/peak_rss_gb", "num_tokens"):
-        assert [event.step for event in events.Scalars(f"train/{name}")] == [unit, 2 * unit]
+        assert [event.step for event in events.Scalars(f"train/{name}")] == [1, 2]
     assert {(line["step"], line["rollouts"]) for line in logged(run)} == {(0, 0), (1, 16), (2, 32)}
 
 

@@ -1,4 +1,5 @@
-"""`GRPOConfig` contains the training settings for `GRPOTrainer` and is the `training:` section of a run's config.
+"""`GRPOSettings` is the `training:` section of a run's config. `GRPOConfig` adds the settings that a config file has in
+other sections, and is what `GRPOTrainer` takes.
 
     args = GRPOConfig(output_dir="outputs/run", max_steps=200, learning_rate=1e-6, rollouts_per_step=128)
 
@@ -23,32 +24,20 @@ from rg_env.tiny import TRAINING
 if TYPE_CHECKING:
     from rg_env.inference.models import Policy
 
-OTHER_NAMES: dict[str, Any] = load_yaml(Path(__file__).with_name("other_trainers.yaml").read_text(encoding="utf-8"))
+OTHER_TRAINERS: dict[str, Any] = load_yaml(Path(__file__).with_name("other_trainers.yaml").read_text(encoding="utf-8"))
 """Keys from other tools and earlier releases, by section, each with advice for its error message."""
 
-OWNED_ELSEWHERE = {
-    "output_dir": "output.dir",
-    "save_steps": "output.save_every",
-    "save_total_limit": "output.save_total_limit",
-    "seed": "seed",
-}
-"""Fields of `GRPOConfig` that a config file sets outside its `training` section, each with the key to use instead."""
 
-
-class GRPOConfig(Section):
+class GRPOSettings(Section):
     """Settings for the GRPO objective, the optimizer and sampling."""
 
-    renamed: ClassVar = OTHER_NAMES["training"]
+    renamed: ClassVar = OTHER_TRAINERS["training"]
 
     max_steps: Positive = 200
     """Number of optimizer steps."""
     num_train_epochs: Above0 | None = None
     """Number of passes over the training rows, used instead of `max_steps`. Rows at the end of a pass that do not fill
     a complete step are skipped. Default: `max_steps` determines the length of the run."""
-    rollouts_as_steps: bool = False
-    """Whether the step counts in the config, except `monitors.window`, are given in rollouts instead of optimizer
-    steps. This setting makes runs with different batch sizes comparable. It also makes experiment trackers use the
-    number of rollouts as the x-axis."""
     learning_rate: Above0 = 1e-6
     """Peak learning rate of the schedule."""
     lr_scheduler_type: Literal["constant", "constant_with_warmup", "linear", "cosine"] = "constant_with_warmup"
@@ -155,15 +144,6 @@ class GRPOConfig(Section):
     """Whether to use Liger kernels, which need a GPU and the liger-kernel package."""
     use_cpu: bool | None = None
     """Whether to train on the CPU. Default: only if there is no GPU."""
-    output_dir: Text | None = None
-    """Output folder. In a config file, set `output.dir` instead."""
-    save_steps: Count = 0
-    """Number of steps between checkpoints. 0 saves only at the end. In a config file, set `output.save_every`
-    instead."""
-    save_total_limit: Positive | None = None
-    """Maximum number of checkpoints to keep. Default: all. In a config file, set `output.save_total_limit` instead."""
-    seed: Seed = 0
-    """Seed for the row order, sampling and newly initialized weights. In a config file, set `seed` instead."""
 
     @model_validator(mode="before")
     @classmethod
@@ -202,8 +182,8 @@ class GRPOConfig(Section):
         """Number of prompts per optimizer step, across all processes."""
         return self.rollouts_per_step // self.num_generations
 
-    def for_rows(self, rows: int) -> "GRPOConfig":
-        """Return this config with `num_train_epochs` converted to `max_steps`, for a run with `rows` training rows."""
+    def for_rows(self, rows: int) -> Self:
+        """Return these settings with `num_train_epochs` converted to `max_steps`, for `rows` training rows."""
         if self.num_train_epochs is None:
             return self
         batches = self.num_train_epochs * (rows // max(1, self.prompts_per_step))
@@ -230,7 +210,21 @@ class GRPOConfig(Section):
         return max(1, min(self.per_device_train_batch_size, self.rollouts_per_step // processes))
 
 
-def batch_problems(args: GRPOConfig, processes: int) -> Iterator[tuple[str, str]]:
+class GRPOConfig(GRPOSettings):
+    """Arguments of `GRPOTrainer`: the settings, the seed and the checkpoints."""
+
+    output_dir: Text | None = None
+    """Output folder. In a config file, set `output.dir` instead."""
+    save_steps: Count = 0
+    """Number of steps between checkpoints. 0 saves only at the end. In a config file, set `output.save_every`
+    instead."""
+    save_total_limit: Positive | None = None
+    """Maximum number of checkpoints to keep. Default: all. In a config file, set `output.save_total_limit` instead."""
+    seed: Seed = 0
+    """Seed for the row order, sampling and newly initialized weights. In a config file, set `seed` instead."""
+
+
+def batch_problems(args: GRPOSettings, processes: int) -> Iterator[tuple[str, str]]:
     """Yield the name of a field that is inconsistent with other fields, and an error message. Yield nothing if all
     fields are consistent."""
     rollouts, group, micro = args.rollouts_per_step, args.num_generations, args.micro_batch(processes)
@@ -245,7 +239,7 @@ def batch_problems(args: GRPOConfig, processes: int) -> Iterator[tuple[str, str]
         yield "per_device_train_batch_size", message
 
 
-def _near(rollouts: int, args: GRPOConfig, processes: int) -> str:
+def _near(rollouts: int, args: GRPOSettings, processes: int) -> str:
     """Return the numbers nearest to `rollouts` that divide into complete groups, and into complete micro-batches on
     each process. If none of these numbers is within a factor of 2 of `rollouts`, the micro-batch size is ignored."""
     # Up to this number of rollouts, each process has a single micro-batch.

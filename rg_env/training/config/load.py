@@ -24,8 +24,8 @@ from rg_env.core.text import counted
 from rg_env.core.user_code import import_user_code
 from rg_env.errors import InputError
 from rg_env.evaluation.labels import entry_problems
-from rg_env.training.config.grpo import OWNED_ELSEWHERE, GRPOConfig, batch_problems
-from rg_env.training.config.schema import FIGURES, CurriculumConfig, EngineConfig, TrainConfig
+from rg_env.training.config.grpo import GRPOSettings, batch_problems
+from rg_env.training.config.schema import RESERVED_LABELS, CurriculumConfig, EngineConfig, TrainConfig
 
 
 def load_train_config(file: str | Path, overrides: Sequence[str] = (), *, processes: int | None = None) -> TrainConfig:
@@ -58,8 +58,8 @@ def checked_config(document: Document, *, processes: int | None = None) -> Train
 
 
 def _names(config: TrainConfig) -> Iterator[Problem]:
-    """Yield the problems caused by unknown names, invalid options, a missing data file, and keys in the wrong section.
-    The config's imports run first because imported modules can register names."""
+    """Yield the problems caused by unknown names, invalid options and a missing data file. The config's imports
+    run first because imported modules can register names."""
     if failed := [*parsing.problem_of(("imports",), lambda: import_user_code(config.imports))]:
         yield from failed
         return
@@ -69,8 +69,6 @@ def _names(config: TrainConfig) -> Iterator[Problem]:
         yield from parsing.problems_within(("rewards", spec["name"]), spec, lambda spec: resolve_rewards([spec]))
     if config.data is not None:
         yield from parsing.problem_of(("data", "path"), config.data.check_exists)
-    for key in OWNED_ELSEWHERE.keys() & config.training.model_fields_set:
-        yield _at(f"training.{key}", f"is set outside this section: use {OWNED_ELSEWHERE[key]}")
     yield from _evaluation_tasks(config)
 
 
@@ -89,14 +87,14 @@ def problems(config: TrainConfig, processes: int = 1) -> Iterator[Problem]:
             "evaluation.every",
             "there is nothing to evaluate because splits.num_eval_examples is 0 and evaluation.tasks is empty",
         )
-    updates, save_every = config.in_updates(), config.output.save_every
+    save_every = config.output.save_every
     if hub.enabled and hub.every and not save_every:
         yield _at("hub.every", "output.save_every is 0, so there are no checkpoints to upload during training")
-    elif hub.enabled and hub.every and updates.hub.every % updates.output.save_every:
+    elif hub.enabled and hub.every and hub.every % save_every:
         least = math.ceil(hub.every / save_every) * save_every
         yield _at("hub.every", f"must be a multiple of output.save_every ({save_every}); try {least}")
-    steps, has_warmup = updates.training.max_steps, training.lr_scheduler_type != "constant"
-    if has_warmup and updates.training.warmup_steps > steps:
+    steps, has_warmup = config.training_for().max_steps, training.lr_scheduler_type != "constant"
+    if has_warmup and config.training_for().warmup_steps > steps:
         yield _at("training.warmup_steps", f"exceeds the run's {counted(steps, 'step')}")
     packages: list[tuple[str, str]] = [("logging.report_to", service) for service in config.logging.report_to]
     packages += [("training.optim", "bitsandbytes")] if training.optim.endswith("8bit") else []
@@ -150,7 +148,7 @@ def _rows(config: TrainConfig) -> Iterator[Problem]:
         yield _at("splits.num_eval_examples", text)
 
 
-def contradictions(training: GRPOConfig, engine: EngineConfig, curriculum: object) -> Iterator[Problem]:
+def contradictions(training: GRPOSettings, engine: EngineConfig, curriculum: object) -> Iterator[Problem]:
     """Yield the problems caused by values in `training` and `engine` that conflict with each other or with
     `curriculum`."""
     if training.filter_groups and curriculum is not None:
@@ -207,7 +205,7 @@ def curriculum_problems(curriculum: CurriculumConfig, tasks: Mapping[str, Any]) 
 
 def _evaluation_tasks(config: TrainConfig) -> Iterator[Problem]:
     evaluation = config.evaluation
-    reserved = FIGURES | ({config.data.name: "the data"} if config.data else {})
+    reserved = RESERVED_LABELS | ({config.data.name: "the data"} if config.data else {})
     for name in evaluation.tasks:
         path: Keys = ("evaluation", "tasks", name)
         label = name if name in evaluation.labels else None

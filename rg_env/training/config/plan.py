@@ -13,6 +13,7 @@ from rg_env.core.config.files import leaves
 from rg_env.core.processes import world_size
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import counted
+from rg_env.training.config.grpo import GRPOSettings
 from rg_env.training.config.schema import TrainConfig, evaluation_steps
 
 _UNUSED: dict[str, str] = yaml12.load(Path(__file__).with_name("no_effect.yaml").read_text(encoding="utf-8"))
@@ -27,34 +28,12 @@ def without_effect(config: TrainConfig) -> str:
     A key is reported only if its value differs from the default and is not false, 0 or empty.
     """
     given = [key for key, value in leaves(config.model_dump(mode="json", exclude_defaults=True)) if value]
-    reasons: dict[str, list[str]] = {}
-    for reason, patterns in _reasons(config):
-        keys = [key for pattern in patterns.split() for key in given if fnmatchcase(key, pattern)]
-        reasons.setdefault(reason, []).extend(keys)
-    parts = [f"{', '.join(keys)} ({reason})" for reason, keys in reasons.items() if keys]
-    return f"without effect: {'; '.join(parts)}" if parts else ""
-
-
-def _reasons(config: TrainConfig) -> Iterator[tuple[str, str]]:
-    """Yield the reasons that apply, each with the affected keys or patterns."""
-    monitors, updates = config.monitors, config.in_updates()
-    for reason, keys in _UNUSED.items():
+    parts = []
+    for reason, patterns in _UNUSED.items():
         if all(_holds(condition, config) for condition in reason.split(", ")):
-            yield reason, keys
-            for name in [name for name in monitors.stop_on if f"monitors.{name}" in keys.split()]:
-                yield f"{name} cannot fire with {reason}", "monitors.stop_on"
-    if (updates.evaluation.every or 0) >= updates.training.max_steps:
-        yield "the run has no more steps than evaluation.every", "evaluation.every"
-    if not {"wandb", "trackio"} & {*config.logging.report_to}:
-        yield "logging.report_to names neither wandb nor trackio", "logging.project logging.run_name"
-    if len(config.tasks) == 1:
-        yield "there is only one task", "tasks.*.weight"
-    if monitors.active() and updates.training.max_steps < monitors.window:
-        yield "the run has fewer steps than monitors.window", "monitors.window monitors.stop_on"
-    yield (
-        "monitors.off",
-        " ".join(f"monitors.{name}" for name in monitors.rule_names() if name not in monitors.active()),
-    )
+            keys = [key for pattern in patterns.split() for key in given if fnmatchcase(key, pattern)]
+            parts += [f"{', '.join(keys)} ({reason})"] if keys else []
+    return f"without effect: {'; '.join(parts)}" if parts else ""
 
 
 def _holds(condition: str, config: TrainConfig) -> bool:
@@ -81,8 +60,7 @@ def plan(config: TrainConfig, processes: int | None = None, own_rows: int | None
         processes: number of training processes. Default: the number that the launcher started.
         own_rows: number of training rows in `data`, if known.
     """
-    unused, config = without_effect(config), config.in_updates(own_rows)
-    training, evaluation, engine, hub = config.training, config.evaluation, config.engine, config.hub
+    training, evaluation, engine, hub = config.training_for(own_rows), config.evaluation, config.engine, config.hub
     processes = processes or world_size()
     parts = counted(training.accumulation(processes), "micro-batch")
     place = "in the training process" if engine.kind == "embedded" else f"vLLM at {engine.host}:{engine.port}"
@@ -92,11 +70,11 @@ def plan(config: TrainConfig, processes: int | None = None, own_rows: int | None
         f"steps       {training.max_steps} of {training.rollouts_per_step} rollouts: "
         f"{counted(training.prompts_per_step, 'prompt')} x {training.num_generations} "
         f"({counted(processes, 'process')} x {parts} of {training.micro_batch(processes)})",
-        *_rows(config, own_rows),
+        *_rows(config, training, own_rows),
         f"tokens      up to {training.max_prompt_length} for the prompt and {training.max_tokens} for the answer",
         f"rewards     {', '.join(f'{reward.weight:g} {name}' for name, reward in config.rewards.items())}"
         f"; grading {config.grading}",
-        f"evaluation  {_evaluation(config)}",
+        f"evaluation  {_evaluation(config, training.max_steps)}",
     ]
     sizes = {name: "{name} ({weight})".format(**evaluation.gym(name)) for name in evaluation.tasks}
     if evaluation.held_out:
@@ -109,7 +87,7 @@ def plan(config: TrainConfig, processes: int | None = None, own_rows: int | None
         place = f"{hub.repo_id} on the Hugging Face Hub{' (private)' if hub.private else ''}"
         state = ", with the optimizer state" if hub.optimizer_state == "full" else ""
         lines.append(f"upload      {place}, {_saved(hub.every, training.max_steps)}{state}")
-    return [*lines, *([unused] if unused else [])]
+    return [*lines, *filter(None, [without_effect(config)])]
 
 
 def _every(steps: int) -> str:
@@ -120,10 +98,10 @@ def _saved(every: int, steps: int) -> str:
     return f"{_every(every)} and at the end" if 0 < every < steps else "at the end"
 
 
-def _rows(config: TrainConfig, own_rows: int | None) -> Iterator[str]:
+def _rows(config: TrainConfig, training: GRPOSettings, own_rows: int | None) -> Iterator[str]:
     """Yield the lines that describe the training data: the number of questions for each task (or the task's share of
     the prompts, if questions are drawn during training), and the number of epochs."""
-    training, rows = config.training, config.splits.num_train_examples
+    rows = config.splits.num_train_examples
     drawn = list(config.curriculum.tasks) if config.curriculum else []
     if config.data is not None:
         yield f"data        {config.data.path}"
@@ -141,13 +119,13 @@ def _rows(config: TrainConfig, own_rows: int | None) -> Iterator[str]:
         yield f"curriculum  {', '.join(drawn)}: a new question for each prompt, at its task's level"
 
 
-def _evaluation(config: TrainConfig) -> str:
+def _evaluation(config: TrainConfig, max_steps: int) -> str:
     evaluation = config.evaluation
     if not config.splits.num_eval_examples and not evaluation.tasks:
         return "none"
-    every = evaluation_steps(evaluation.every, config.training.max_steps)
+    every = evaluation_steps(evaluation.every, max_steps)
     # Only `after` determines whether the last step is followed by an evaluation.
-    during = 0 < every < config.training.max_steps
+    during = 0 < every < max_steps
     times = {"before": evaluation.before, _every(every): during, "after": evaluation.after}
     when = ", ".join(name for name, wanted in times.items() if wanted) or "never"
     greedy = " and 1 greedy" if evaluation.greedy else ""

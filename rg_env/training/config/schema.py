@@ -1,13 +1,14 @@
-"""The schema for training configs (the files in `configs/train/`), with methods that derive keyword arguments from a
-config.
+"""The schema for training configs (the files in `configs/train/`), with methods that build what a
+run needs from a config.
 
     config = load_train_config("configs/train/tiny.yaml")    # see `load`
-    env = ReasoningGym(**config.environment_arguments())
+    env = config.environment()
 
 Each section is frozen. `docs/reference/configuration.md` is generated from the docstrings of the sections and fields.
-The `training` section is `grpo.GRPOConfig`. This module imports neither torch nor reasoning_gym.
+The `training` section is `grpo.GRPOSettings`. This module imports neither torch nor reasoning_gym.
 """
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -18,11 +19,15 @@ from rg_env.core.config.files import without_nulls
 from rg_env.core.config.parsing import Above0, Count, From0, Positive, Section, Seed, Share, TaskOptions, Text, named
 from rg_env.core.data.splits import SplitBy
 from rg_env.core.data.user_rows import DataConfig
+from rg_env.core.environment import Environment, ReasoningGym
 from rg_env.core.hub import repo_problem
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.errors import unknown_name
 from rg_env.tiny import TINY, tiny_mixture
-from rg_env.training.config.grpo import OTHER_NAMES, OWNED_ELSEWHERE, GRPOConfig
+from rg_env.training.config.grpo import OTHER_TRAINERS, GRPOConfig, GRPOSettings
+
+DataRows = tuple[Sequence[dict[str, Any]], Sequence[dict[str, Any]]]
+"""Training and evaluation rows from the `data` section."""
 
 
 class ModelConfig(Section):
@@ -74,7 +79,7 @@ class EngineConfig(Section):
     """The engine that generates completions. `engine: vllm` is short for `engine: {kind: vllm}`."""
 
     short = "kind"
-    renamed: ClassVar = OTHER_NAMES["engine"]
+    renamed: ClassVar = OTHER_TRAINERS["engine"]
 
     kind: Literal["embedded", "vllm"] = "embedded"
     """"embedded" samples from the model being trained, in the training process. "vllm" samples from a vLLM server,
@@ -106,7 +111,7 @@ class EngineConfig(Section):
 class LoraConfig(Section):
     """Low-rank adapters, which are trained instead of the model's own weights (Hu et al., 2021, arXiv:2106.09685)."""
 
-    renamed: ClassVar = OTHER_NAMES["lora"]
+    renamed: ClassVar = OTHER_TRAINERS["lora"]
 
     r: Positive = 16
     """Rank of the adapters."""
@@ -133,7 +138,7 @@ class CurriculumTask(Section):
 class CurriculumConfig(Section):
     """Difficulty levels that change during training, either with the measured accuracy or at given steps."""
 
-    renamed: ClassVar = OTHER_NAMES["curriculum"]
+    renamed: ClassVar = OTHER_TRAINERS["curriculum"]
 
     tasks: dict[str, CurriculumTask]
     """Training tasks whose levels change. The levels of all other tasks stay fixed."""
@@ -194,7 +199,7 @@ class HubConfig(Section):
     run's files. If an upload fails, the run continues, and a one-line message with the command that completes the
     upload is printed."""
 
-    renamed: ClassVar = OTHER_NAMES["hub"]
+    renamed: ClassVar = OTHER_TRAINERS["hub"]
 
     enabled: bool = False
     """Whether the run is uploaded at the end of training, and also during training if `every` is above 0."""
@@ -233,7 +238,7 @@ class OutputConfig(Section):
     """Maximum number of checkpoints to keep. Older checkpoints are deleted. Default: all checkpoints are kept."""
 
 
-FIGURES = {"held_out": "a metric (eval/held_out)", "status": "a metric (eval/status)"}
+RESERVED_LABELS = {"held_out": "a metric (eval/held_out)", "status": "a metric (eval/status)"}
 """Names under `eval/` that cannot be labels, each with a description of its use."""
 
 
@@ -392,8 +397,8 @@ class MonitorsConfig(Section):
 class TrainConfig(Section):
     """A training run's config."""
 
-    renamed: ClassVar = OTHER_NAMES["run"]
-    other_sections: ClassVar = OTHER_NAMES["sections"]
+    renamed: ClassVar = OTHER_TRAINERS["run"]
+    other_sections: ClassVar = OTHER_TRAINERS["sections"]
     mistaken: ClassVar = {
         "reasoning_gym": "this is a config for Reasoning Gym's own trainer: see configs/train/paper for the "
         "paper's runs",
@@ -423,7 +428,7 @@ class TrainConfig(Section):
     rewards: parsing.Rewards = Field(default_factory=parsing.default_rewards)
     """Reward functions, by name. A rollout's reward is the weighted sum of the functions' scores."""
     engine: EngineConfig = EngineConfig()
-    training: GRPOConfig = GRPOConfig()
+    training: GRPOSettings = GRPOSettings()
     lora: LoraConfig | None = None
     evaluation: EvaluationConfig = EvaluationConfig()
     curriculum: CurriculumConfig | None = None
@@ -456,97 +461,64 @@ class TrainConfig(Section):
         that the policy was trained with."""
         return tiny_mixture(gym) if self.model.name == TINY else Mixture.parse(gym)
 
-    def prompt_arguments(self) -> dict[str, Any]:
-        """Return the keyword arguments for any `Environment`: the prompt and the rewards."""
-        prompt = self.prompt
-        return {
-            "system_prompt": prompt.system_prompt,
-            "prompt_placement": prompt.placement,
-            "preamble": prompt.preamble,
-            "rewards": self.reward_specs,
-        }
+    def environment(self, rows: DataRows | None = None) -> Environment:
+        """Return the environment with the training tasks, or with `rows`."""
+        if rows is not None:
+            return Environment(*rows, **self._prompt_arguments())
+        splits = self.splits
+        return self._gym(self.gym, splits.num_train_examples, splits.num_eval_examples, splits.manifest)
 
-    def environment_arguments(self, gym: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-        """Return the keyword arguments for `ReasoningGym`, with the tasks `gym` (default: the training tasks)."""
-        splits, gym = self.splits, self.gym if gym is None else gym
-        return {
-            "gym": self.mixture(gym),
-            "num_train_examples": splits.num_train_examples,
-            "num_eval_examples": splits.num_eval_examples,
-            "seed": self.seed if splits.seed is None else splits.seed,
-            "eval_seed": splits.eval_seed,
-            "split_by": splits.by,
-            "manifest": splits.manifest,
-            **self.prompt_arguments(),
-            "grading": self.grading,
-        }
-
-    def evaluation_environments(self) -> list[tuple[str | None, dict[str, Any]]]:
-        """Return the environments to evaluate in addition to the training tasks, each as a label and keyword arguments
-        for `ReasoningGym`. The held-out tasks share one environment, with None as the label."""
+    def evaluation_environments(self) -> Iterator[tuple[str | None, ReasoningGym]]:
+        """Yield the environments to evaluate in addition to the training tasks, each with its label. The held-out tasks
+        share one environment, with None as the label."""
         evaluation = self.evaluation
         parts: list[tuple[str | None, list[str]]] = [(None, evaluation.held_out)] if evaluation.held_out else []
         parts += [(label, [label]) for label in evaluation.labels]
-        environments = []
         for label, names in parts:
             gym = [evaluation.gym(name) for name in names]
             # The weights add up to the number of rows, so each task's number of rows equals its weight.
-            rows = {"num_train_examples": 0, "num_eval_examples": sum(spec["weight"] for spec in gym), "manifest": None}
-            environments.append((label, {**self.environment_arguments(gym), **rows}))
-        return environments
+            yield label, self._gym(gym, 0, sum(spec["weight"] for spec in gym), None)
+
+    def _gym(self, gym: list[dict[str, Any]], num_train: int, num_eval: int, manifest: str | None) -> ReasoningGym:
+        splits = self.splits
+        return ReasoningGym(
+            self.mixture(gym),
+            num_train,
+            num_eval,
+            seed=self.seed if splits.seed is None else splits.seed,
+            eval_seed=splits.eval_seed,
+            split_by=splits.by,
+            manifest=manifest,
+            grading=self.grading,
+            **self._prompt_arguments(),
+        )
+
+    def _prompt_arguments(self) -> dict[str, Any]:
+        return {
+            "system_prompt": self.prompt.system_prompt,
+            "prompt_placement": self.prompt.placement,
+            "preamble": self.prompt.preamble,
+            "rewards": self.reward_specs,
+        }
 
     def grpo_config(self, folder: Path | None = None) -> GRPOConfig:
-        """Return the `training` section, completed with the seed and the checkpoint settings from the rest of the
-        config, and with `folder` as the output folder."""
-        return self.training.model_copy(
-            update={
-                "seed": self.seed,
-                "output_dir": None if folder is None else str(folder),
-                "save_steps": self.output.save_every,
-                "save_total_limit": self.output.save_total_limit,
-            }
+        """Return the arguments of `GRPOTrainer`, with `folder` as the output folder."""
+        return GRPOConfig(
+            **self.training.model_dump(exclude_unset=True),
+            seed=self.seed,
+            output_dir=None if folder is None else str(folder),
+            save_steps=self.output.save_every,
+            save_total_limit=self.output.save_total_limit,
         )
+
+    def training_for(self, own_rows: int | None = None) -> GRPOSettings:
+        """Return the `training` section with `num_train_epochs` converted to `max_steps`. Without `own_rows`, the
+        number of training rows in `data`, epochs over `data` are not converted."""
+        rows = own_rows if self.data else self.splits.num_train_examples
+        return self.training if rows is None else self.training.for_rows(rows)
 
     def resolved(self) -> dict[str, Any]:
         """Return the entire config, including defaults, as plain values. For a YAML file with these values,
         `load_train_config` returns an equal config."""
-        values: dict[str, Any] = without_nulls(self.model_dump(mode="json", exclude={"training": set(OWNED_ELSEWHERE)}))
+        values: dict[str, Any] = without_nulls(self.model_dump(mode="json"))
         return values
-
-    def in_updates(self, own_rows: int | None = None) -> "TrainConfig":
-        """Return this config with all step counts expressed in updates. Counts in rollouts
-        (`training.rollouts_as_steps`) are converted and rounded up, and `training.num_train_epochs` is converted to
-        `training.max_steps`.
-
-        Args:
-            own_rows: number of training rows in `data`. Without this number, epochs over `data` are not converted.
-        """
-        rows = own_rows if self.data else self.splits.num_train_examples
-        training = self.training if rows is None else self.training.for_rows(rows)
-        has_epochs = training is not self.training
-        if not training.rollouts_as_steps:
-            return self.model_copy(update={"training": training}) if has_epochs else self
-
-        def updates(rollouts: int | None) -> int | None:
-            return None if rollouts is None else -(-rollouts * training.num_iterations // training.rollouts_per_step)
-
-        def counted(section: Any, *names: str) -> Any:
-            return section and section.model_copy(update={name: updates(getattr(section, name)) for name in names})
-
-        curriculum = counted(self.curriculum, "check_every")
-        if curriculum is not None and curriculum.schedule is not None:
-            # The steps are sorted so that the entry with the highest step wins if several entries fall on the same
-            # update.
-            starts = sorted((int(start), level) for start, level in curriculum.schedule.items())
-            schedule = {str(updates(start)): level for start, level in starts}
-            curriculum = curriculum.model_copy(update={"schedule": schedule})
-        training = counted(training, "warmup_steps", *([] if has_epochs else ["max_steps"]))
-        changes = {
-            "training": training.model_copy(update={"rollouts_as_steps": False}),
-            "output": counted(self.output, "save_every"),
-            "hub": counted(self.hub, "every"),
-            "logging": counted(self.logging, "examples_every"),
-            "evaluation": counted(self.evaluation, "every"),
-            "curriculum": curriculum,
-        }
-        return self.model_copy(update=changes)

@@ -66,10 +66,9 @@ class Trackers(TrainerCallback):
         if not state.is_world_process_zero:
             return
         logs = logs or {}
-        step = int(logs.get("rollouts", 0)) if args.rollouts_as_steps else state.global_step
         named = {name if name.startswith("eval/") else f"train/{name}": value for name, value in logs.items()}
         for name in list(self._running):
-            self._send(name, lambda: named, step)
+            self._send(name, lambda: named, state.global_step)
 
     def completions(self, step: int, records: Sequence[Mapping[str, Any]]) -> None:
         """Send rollouts to W&B and Trackio as a table. Call this method only on the main process."""
