@@ -52,10 +52,10 @@ def syncs(folder: Path, port: int) -> list[float]:
     from rg_env.inference.vllm.client import VllmServer
     from rg_env.training import GRPOConfig
     from rg_env.training.strategy import DataParallel
-    from rg_env.training.weight_sync import Routes, SharedMemoryTransfer, Weights
+    from rg_env.training.weight_sync import ModelWeights, Routes, SharedMemoryTransfer
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    weights = Weights(model, DataParallel(Accelerator(cpu=True), GRPOConfig()))
+    weights = ModelWeights(model, DataParallel(Accelerator(cpu=True), GRPOConfig()))
     transfer = SharedMemoryTransfer(Routes(VllmServer("127.0.0.1", port), timeout_s=300), weights)
     seconds = []
     for _ in range(ROUNDS + 1):

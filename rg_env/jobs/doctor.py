@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from rg_env.core.config.files import Document, overridden, read_config
-from rg_env.core.environment import Environment, ReasoningGym
 from rg_env.core.processes import run, run_python
 from rg_env.core.run_folder import OUTPUTS, RunFolder
 from rg_env.core.text import counted, gigabytes, reason_of, user_error
@@ -37,7 +36,7 @@ from rg_env.training import preflight
 from rg_env.training.checkpointing.files import WEIGHTS, weight_files
 from rg_env.training.config.load import checked_config
 from rg_env.training.config.schema import TrainConfig
-from rg_env.training.memory_estimate import Estimate, ModelShape, estimate, largest_that_fits
+from rg_env.training.memory_estimate import MemoryEstimate, ModelShape, estimate, largest_that_fits
 
 SMI_S, IMPORT_S = 10.0, 90.0
 """Timeouts for nvidia-smi and for imports in a subprocess, in seconds."""
@@ -374,11 +373,8 @@ def check_prompts(planned: PlannedRun, model: Model) -> Check:
         return Check("skipped", finding)
     encoder = PromptEncoder(model.tokenizer)
     try:
-        if config.data is None:
-            own: Environment = ReasoningGym(**config.environment_arguments())
-        else:
-            own = Environment(*preflight.own_rows(config), **config.prompt_arguments())
-        gyms = [ReasoningGym(**arguments) for _, arguments in config.evaluation_environments()]
+        own = config.environment(None if config.data is None else preflight.own_rows(config))
+        gyms = [gym for _, gym in config.evaluation_environments()]
     except RGEnvError as error:
         return Check("failed", str(error), "correct the tasks or the data; `rg-env tasks NAME` shows a task's options")
     others = [length for gym in gyms for length in prompt_lengths(gym, encoder)["evaluation"]]
@@ -419,7 +415,7 @@ def cached_tokens(planned: PlannedRun, lengths: PromptLengths | None) -> int:
     return min(max(training.rollouts_per_step, answers), planned.config.engine.max_batch_size) * longest
 
 
-def run_estimate(planned: PlannedRun, model: Model, lengths: PromptLengths | None, micro_batch: int) -> Estimate:
+def run_estimate(planned: PlannedRun, model: Model, lengths: PromptLengths | None, micro_batch: int) -> MemoryEstimate:
     """Estimate the memory that a training process needs. `lengths` is None if the prompts could not be measured."""
     config, training = planned.config, planned.config.training
     own = [*lengths.training, *lengths.evaluation] if lengths else [training.max_prompt_length]

@@ -3,10 +3,11 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from accelerate import Accelerator, PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 
@@ -62,6 +63,22 @@ def agree(accelerator: Accelerator, problem: str | None, cause: BaseException | 
     problems = [text for text in gather_object([problem]) if text is not None]
     if problems:
         raise StoppedTogether(problems[0]) from cause
+
+
+def over_processes(accelerator: Accelerator, values: Mapping[str, torch.Tensor], counts: bool) -> dict[str, float]:
+    """Return the mean of each value (a tensor of shape `()`) over all processes, or the maximum or minimum if the
+    value's name ends in "max" or "min". This is a collective operation.
+
+    Args:
+        counts: whether to include this process's values. If no process includes its values, the result is empty.
+    """
+    mine = torch.stack([value.float() for value in values.values()])
+    rows = torch.cat([mine, mine.new_tensor([counts])])
+    everywhere = accelerator.gather(rows).view(-1, len(rows)).cpu()
+    everywhere = everywhere[everywhere[:, -1] > 0]
+    reduce = {"max": torch.max, "min": torch.min}
+    columns = zip(values, everywhere.T[:-1], strict=True)
+    return {name: reduce.get(name[-3:], torch.mean)(column).item() for name, column in columns if len(column)}
 
 
 def choose_folder(output_dir: str | Path | None, name: str, resume: str | Path | None = None) -> Path:

@@ -43,7 +43,7 @@ FIRST_ROWS = 128
 """Initial number of questions in a pool. This number is enough for a few steps, and the questions are quick to generate
 even for slow tasks."""
 
-Prepare = Callable[[list[DrawnRow]], list[dict[str, Any]]]
+ToExamples = Callable[[list[DrawnRow]], list[dict[str, Any]]]
 
 
 class QuestionPool:
@@ -63,7 +63,7 @@ class QuestionPool:
         self,
         name: str,
         build: Callable[[int], list[DrawnRow]],
-        prepare: Prepare,
+        prepare: ToExamples,
         *,
         end: int | None = None,
         say: Callable[[str], Any] = print,
@@ -160,7 +160,7 @@ class Curriculum:
         self._split_by = env.manifest["split_by"]
         self.say: Callable[[str], Any] = lambda line: print(line, flush=True)
         """Function that is called with each line to print."""
-        self.prepare: Prepare = env.to_examples
+        self.prepare: ToExamples = env.to_examples
         """Function that converts questions to training rows. The trainer replaces this function to exclude overlong
         rows."""
         given = {task.name: task for task in env.mixture.tasks}

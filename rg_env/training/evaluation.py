@@ -41,8 +41,6 @@ from rg_env.training.trainer import GRPOTrainer
 
 AnyEnvironment = Annotated[Environment, BeforeValidator(as_environment)]
 """Any environment that `GRPOTrainer` accepts."""
-Progress = Callable[[int, int], Any]
-"""Function that is called with the number of answers so far and the total number."""
 
 
 class EvaluationPlan(EvaluationSettings):
@@ -143,8 +141,9 @@ class FixedEvaluation:
                 "eval_seed, or another output folder"
             )
 
-    def run(self, step: int, progress: Progress | None = None) -> Results:
-        """Evaluate with the engine's current weights. Call this method only on the main process.
+    def run(self, step: int, progress: Callable[[int, int], Any] | None = None) -> Results:
+        """Evaluate with the engine's current weights. Call this method only on the main process. `progress` is called
+        with the number of answers so far and the total number.
 
         Raises:
             RewardError: a reward raised an exception or did not return a finite number.

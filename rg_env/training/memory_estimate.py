@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from rg_env.training.algorithms import LOGITS_PER_CHUNK
+
 STATE_BYTES = 16
 """Bytes per trained parameter in fp32: 4 for the weight, 4 for the gradient and 8 for Adam's two moments."""
 RESTING_BYTES = 12
@@ -18,8 +20,6 @@ RESTING_BYTES = 12
 LOGIT_BYTES = 12
 """Bytes per logit in the backward pass, for the log-softmax, its gradient, and the logit's gradient, each in float32.
 """
-LOGITS_PER_CHUNK = 2**27
-"""Maximum number of logits in memory at once (`algorithms.logprobs`), enough to keep a GPU busy."""
 HEAD_BYTES = 8
 """Additional bytes per trained weight in the LM head, for the float32 gradients of one chunk and the sum of the
 previous chunks' gradients."""
@@ -51,7 +51,7 @@ class ModelShape:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class MemoryEstimate:
     """Estimated memory use of one device, in bytes."""
 
     state: int
@@ -89,7 +89,7 @@ def estimate(
     adapter_parameters: int = 0,
     frozen_bytes: int = 4,
     cached_tokens: int = 0,
-) -> Estimate:
+) -> MemoryEstimate:
     """Estimate a device's memory use.
 
     Args:
@@ -115,7 +115,7 @@ def estimate(
     rollout_numbers = micro_batch * tokens * shape.hidden * shape.layers
     embedding = shape.vocabulary * shape.hidden
     layer = (shape.parameters - embedding) // shape.layers
-    return Estimate(
+    return MemoryEstimate(
         state=(fixed + STATE_BYTES * trained) // shards,
         gathered=2 * max(embedding, layer) if shards > 1 else 0,
         logits=LOGIT_BYTES * min(micro_batch * logit_tokens * shape.vocabulary, LOGITS_PER_CHUNK)

@@ -1,4 +1,5 @@
-"""Monitors for a run's logged metrics. Each rule reports a symptom, the likely cause and the key to change.
+"""Monitors for a run's logged metrics, and the guard against non-finite steps. Each rule reports a symptom, the likely
+cause and the key to change.
 
     monitors = MonitorCallback(MonitorsConfig())
     for record in records:                 # dicts, as in metrics.jsonl
@@ -19,11 +20,15 @@ from dataclasses import dataclass
 from statistics import fmean, median, stdev
 from typing import Any
 
+from accelerate import Accelerator
 from transformers import TrainerCallback
 
+from rg_env.errors import StoppedTogether
 from rg_env.inference.models import processes
-from rg_env.training.collectives import on_main
+from rg_env.training.algorithms.policy import finite_weights
+from rg_env.training.collectives import agree, on_main
 from rg_env.training.config.schema import MonitorsConfig
+from rg_env.training.strategy import StepResult
 
 _HUGE = 1e30
 """Maximum magnitude of recorded values, which keeps their squares finite."""
@@ -363,3 +368,65 @@ class MonitorCallback(TrainerCallback):
             logs[f"monitor/{alarm.rule}"] = 1.0
             self.say(f"{alarm.line} (ends the run: see monitors.stop_on)" if alarm.rule == ends else alarm.line)
         return ends
+
+
+MOST_IN_A_ROW = 3
+
+
+class StepGuard:
+    """Counts skipped steps, and ends the run if too many steps in a row are skipped, or if the weights are not finite
+    after a skipped step."""
+
+    def __init__(self, accelerator: Accelerator, learning_rate: float, bf16: bool) -> None:
+        self._accelerator, self._learning_rate, self._bf16 = accelerator, learning_rate, bf16
+        self.say: Callable[[str], Any] = lambda line: print(line, flush=True)
+        self.skipped = 0
+        """Number of skipped steps in the run so far."""
+        self._in_a_row = 0
+        self._what = ""
+
+    def counts(self) -> list[int]:
+        """Return the counts to pass to `set_counts` in a resumed run."""
+        return [self.skipped, self._in_a_row]
+
+    def set_counts(self, counts: list[int]) -> None:
+        """Restore counts returned by `counts`."""
+        self.skipped, in_a_row = counts
+        self._in_a_row = in_a_row % MOST_IN_A_ROW  # the count starts over if the guard ended the run
+
+    def count(self, result: StepResult, step: int) -> None:
+        """Record the result of step number `step`."""
+        if result.skipped is None:
+            self._in_a_row = 0
+            return
+        self.skipped, self._what = self.skipped + 1, result.skipped
+        if result.skipped == "gradient" and self._accelerator.mixed_precision == "fp16":
+            return
+        self._in_a_row += 1
+        if self._accelerator.is_main_process:
+            self.say(
+                f"step {step}: skipped, non-finite {self._what} ({self._in_a_row}/{MOST_IN_A_ROW} consecutive); "
+                "weights and optimizer unchanged"
+            )
+
+    def end_if_hopeless(self, model: Any, step: int) -> None:
+        """Raise an exception after `MOST_IN_A_ROW` consecutive skipped steps, or if the weights are not finite after a
+        skipped step.
+
+        Raises:
+            StoppedTogether, TrainingError: training cannot continue. The error is raised on all processes.
+        """
+        if not self._in_a_row:
+            return
+        overflow = (
+            f"the weights are not finite after step {step} because an earlier update overflowed; lower "
+            f"training.learning_rate ({self._learning_rate:g}) and resume from an earlier checkpoint"
+        )
+        agree(self._accelerator, None if finite_weights(model) else overflow)
+        if self._in_a_row >= MOST_IN_A_ROW:
+            bf16 = ", or set training.bf16=false" if self._bf16 else ""
+            raise StoppedTogether(
+                f"{MOST_IN_A_ROW} consecutive steps were skipped, up to step {step}: non-finite {self._what} (weights "
+                f"are unchanged); lower training.learning_rate or training.max_grad_norm{bf16}, and resume with "
+                "--resume auto"
+            )

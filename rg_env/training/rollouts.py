@@ -33,11 +33,12 @@ import torch
 
 from rg_env.core.environment import Environment, Row
 from rg_env.core.grading.scoring import Rollout
-from rg_env.core.rewards import Scored
+from rg_env.core.rewards import Scored, think_format
 from rg_env.core.text import counted
 from rg_env.errors import InputError, TrainingError
 from rg_env.evaluation.questions import record_of
 from rg_env.inference.protocol import Engine, PromptEncoder, Sampling
+from rg_env.training.algorithms.loss import equal_rewards
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,52 @@ class Rollouts:
         """
         tokens = sum(len(rollout.token_ids) for rollout in self.rollouts)
         return -sum(sum(rollout.logprobs) for rollout in self.rollouts) / max(1, tokens)
+
+    def metrics(self, num_generations: int) -> dict[str, float]:
+        """Return the rewards, accuracies, statuses and lengths of the rollouts, in groups of `num_generations`."""
+        groups = torch.tensor(self.rewards, dtype=torch.float32).view(-1, num_generations)
+        result = {
+            "reward": groups.mean().item(),
+            "reward_std": groups.std(dim=1).mean().item(),
+            "frac_reward_zero_std": equal_rewards(groups).float().mean().item(),
+            "entropy": self.entropy(),
+            # This time includes scoring, and is spent before the step if batches are generated in advance.
+            "time/generation": self.seconds,
+        }
+        for name in self.scored[0].rewards:
+            column = torch.tensor([scored.rewards[name] for scored in self.scored], dtype=torch.float32)
+            result |= {f"rewards/{name}/mean": column.mean().item(), f"rewards/{name}/std": column.std().item()}
+        for name in dict.fromkeys(name for scored in self.scored for name in scored.metrics):
+            result[name] = statistics.fmean(s.metrics[name] for s in self.scored if name in s.metrics)
+        return result | self._lengths() | self._forms(num_generations)
+
+    def _lengths(self) -> dict[str, float]:
+        lengths = [len(rollout.token_ids) for rollout in self.rollouts]
+        ended = [length for length, rollout in zip(lengths, self.rollouts, strict=True) if not rollout.truncated]
+        result = {"completions/clipped_ratio": 1 - len(ended) / len(lengths)}
+        for name, some in (("", lengths), ("_terminated", ended or [0])):
+            result[f"completions/mean{name}_length"] = statistics.fmean(some)
+            result[f"completions/min{name}_length"] = float(min(some))
+            result[f"completions/max{name}_length"] = float(max(some))
+        return result
+
+    def _forms(self, num_generations: int) -> dict[str, float]:
+        """Return the fraction of completions with a well-formed answer and, if `think_format` is a reward, the fraction
+        of completions in the format that it rewards. The result also contains the mean number of distinct answers per
+        group and the fraction of groups with more than one distinct answer."""
+        if "status/wrong" not in self.scored[0].metrics:  # the rollouts were graded by another library's rubric
+            return {}
+        answers = [rollout.extraction.answer for rollout in self.rollouts]
+        groups = [answers[first : first + num_generations] for first in range(0, len(answers), num_generations)]
+        distinct = [len({answer for answer in group if answer is not None}) for group in groups]
+        result = {
+            "completions/answered_ratio": statistics.fmean(answer is not None for answer in answers),
+            "answers/distinct_mean": statistics.fmean(distinct),
+            "answers/diverse_ratio": statistics.fmean(count > 1 for count in distinct),
+        }
+        if "think_format" in self.scored[0].rewards:  # computed without the reward's `when` condition
+            result["completions/format_ratio"] = statistics.fmean(map(think_format, self.rollouts))
+        return result
 
     def tensors(self, pad_token: int, left_out: Collection[int] = ()) -> dict[str, torch.Tensor]:
         """Return the batch to train on, padded on the right: `input_ids (B, L) int64`, `loss_mask (B, L - 1) bool`,

@@ -38,7 +38,7 @@ from rg_env.training.monitors import MonitorCallback
 from rg_env.training.preflight import AUTO
 from rg_env.training.reporting.console import RunConsole, headline, print_summary, spread
 from rg_env.training.reporting.metrics import hardware
-from rg_env.training.reporting.trackers import FOLDERS, Trackers
+from rg_env.training.reporting.trackers import Trackers
 from rg_env.training.trainer import GRPOTrainer
 
 
@@ -151,6 +151,31 @@ class Recorder(TrainerCallback):
         before = made[0] if made and self.evaluation.plan.before and (made[0].step or 0) <= first else None
         return before, made[-1] if made and made[-1] is not before else None
 
+    def results(
+        self, first: int, checkpoint: Path | None, seconds: float, watch: MonitorCallback, failure: Exception | None
+    ) -> dict[str, Any]:
+        """Return the contents of `train_results.json` for a run that started at step `first`."""
+        before, after = self.before_and_after(first)
+        return {
+            "model": _model_name(self.trainer),
+            "engine": self.trainer.engine.name,
+            "steps": self.trainer.state.global_step,
+            "resumed_from": None if checkpoint is None else str(checkpoint),
+            "seconds": round(seconds, 2),
+            "interrupted": self._interruption.happened,
+            "stopped_by": watch.stopped_by,
+            "monitors": [alarm.line for alarm in watch.alarms],
+            "error": (str(failure) or type(failure).__name__) if failure else None,
+            "eval_before": before.summary() if before else None,
+            "eval_after": after.summary() if after else None,
+        }
+
+    def write(self, results: dict[str, Any], first: int) -> None:
+        """Write the run's results and plots, and print a summary."""
+        self.folder.write_results(results)
+        plot_run(self.folder.path)
+        print_summary(self.folder.path, results, *self.before_and_after(first))
+
     def _keep_rollouts(self, step: int) -> None:
         """Write the batch's rollouts to rollouts.jsonl and, if examples are due, print some of them."""
         every, rollouts = self.logging.examples_every, self.trainer.rollouts
@@ -204,55 +229,38 @@ def train(
             files), or the run was interrupted twice.
         Exception: any error that ended the run, raised after the results so far have been saved.
     """
-    checkpoint = None if resume is None else on_main(trainer.accelerator, lambda: _checkpoint(trainer, resume))
+    on_all, main = trainer.accelerator, trainer.accelerator.is_main_process
+    checkpoint = None if resume is None else on_main(on_all, lambda: _checkpoint(trainer, resume))
     first = 0 if checkpoint is None else saved_step(checkpoint) or 0
-    main, run = trainer.accelerator.is_main_process, RunFolder(trainer.output_dir)
-    if resume == AUTO and first == trainer.args.max_steps:
-        complete = on_main(trainer.accelerator, lambda: final_results(run, first))
-        if complete is not None:
-            print_once(f"{run.path} is complete, at step {first} of {first}; increase max_steps to continue")
-            return complete if main else {}
+    if resume == AUTO and first == trainer.args.max_steps and (complete := _complete_results(trainer, first)):
+        return complete if main else {}
     fixed_evaluation = FixedEvaluation(trainer, evaluation or EvaluationPlan())
-    folder = RunFolder.create(trainer.output_dir)
-    new_folders = [folder.path / name for name in FOLDERS if not (folder.path / name).exists()]
+    folder, settings, logging = RunFolder.create(trainer.output_dir), settings or {}, logging or LoggingConfig()
     if checkpoint is not None:
-        fixed_evaluation.check_same_questions(on_main(trainer.accelerator, lambda: read_evaluations(folder, first)))
+        fixed_evaluation.check_same_questions(on_main(on_all, lambda: read_evaluations(folder, first)))
     if main and (problem := trainer.checkpoints.room_problem()):
         print(problem, flush=True)
+
     interruption = _Interruption(trainer)
-    logging = logging or LoggingConfig()
     recorder = Recorder(trainer, folder, fixed_evaluation, logging, interruption, resumed=checkpoint is not None)
-    own = [each for each in trainer.callbacks if isinstance(each, MonitorCallback)]
-    watch = own[0] if own and monitors is None else MonitorCallback(monitors)
-    watch.say = recorder.alarms.append
+    watch = _monitor(trainer, monitors, recorder.alarms.append)
     uploads = Uploads(hub or HubConfig(), folder.path, main=main, say=recorder.console.line)
     trainer.checkpoints.is_in_use = uploads.is_uploading
     trackers = Trackers(trainer, logging, folder.path)
     recorder.on_examples = trackers.completions
-    callbacks = trainer.callbacks
-    # Monitors run before the recorder and the trackers because alarms are part of a step's metrics.
-    others = [each for each in callbacks if not isinstance(each, MonitorCallback)]
-    trainer.callbacks = [*others, watch, recorder, uploads, trackers, interruption]
-    start = time.monotonic()
-    failure: Exception | None = None
-    together = True
-    with interruption.handled():
-        try:
-            on_main(trainer.accelerator, lambda: _describe(folder, fixed_evaluation, config, settings or {}, first))
-            trackers.start()
-            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-        except (Exception, KeyboardInterrupt) as error:
-            together = trainer.accelerator.num_processes == 1 or isinstance(error, StoppedTogether)
-            if isinstance(error, KeyboardInterrupt) or from_interrupt(error):
-                interruption.happened = True
-            else:
-                failure = error
-        finally:
-            recorder.console.close()
-            trackers.finish(failed=failure is not None)
-            trainer.callbacks = callbacks
-    seconds, moved = time.monotonic() - start, trainer.state.global_step > first
-    savable = together and trainer.consistent  # a single process cannot save a sharded model
+
+    def start() -> None:
+        on_main(on_all, lambda: _describe(folder, fixed_evaluation, config, settings, first))
+        trackers.start()
+        trainer.train(resume_from_checkpoint=checkpoint)
+
+    began = time.monotonic()
+    with interruption.handled(), _attached(trainer, watch, recorder, uploads, trackers, interruption):
+        failure, together = _outcome(start, interruption)
+        recorder.console.close()
+        trackers.finish(failed=failure is not None)
+    seconds, moved = time.monotonic() - began, trainer.state.global_step > first
+
     if not (failure or interruption.happened or moved) and first < trainer.args.max_steps:
         failure = TrainingError(
             "the run ended without a single optimizer step: did a callback stop the run before the first step?"
@@ -260,44 +268,70 @@ def train(
     if (failure or interruption.happened) and not (moved or recorder.evaluated):
         # There is nothing to save, and the optimizer has no state before training begins.
         if main and checkpoint is None:
-            folder.discard(new_folders)
+            folder.discard(trackers.new_folders)
         raise failure or KeyboardInterrupt
+    savable = together and trainer.consistent  # a single process cannot save a sharded model
     if interruption.happened and not savable:
         raise KeyboardInterrupt
+
     if savable and moved:
         failure = _after_saving(trainer.save_checkpoint, failure)
     results: dict[str, Any] = {}
     if main:
-        before, after = recorder.before_and_after(first)
-        results = {
-            "model": _model_name(trainer),
-            "engine": trainer.engine.name,
-            "steps": trainer.state.global_step,
-            "resumed_from": None if checkpoint is None else str(checkpoint),
-            "seconds": round(seconds, 2),
-            "interrupted": interruption.happened,
-            "stopped_by": watch.stopped_by,
-            "monitors": [alarm.line for alarm in watch.alarms],
-            "error": (str(failure) or type(failure).__name__) if failure else None,
-            "eval_before": before.summary() if before else None,
-            "eval_after": after.summary() if after else None,
-        }
-
-        def record() -> None:
-            folder.write_results(results)
-            plot_run(folder.path)
-            print_summary(folder.path, results, before, after)
-
-        failure = _after_saving(record, failure)
+        results = recorder.results(first, checkpoint, seconds, watch, failure)
+        failure = _after_saving(lambda: recorder.write(results, first), failure)
         if interruption.happened or (failure and folder.last_checkpoint()):
-            print(f"Resume with: {_resume_command(folder.path, config, settings or {})}", flush=True)
+            print(f"Resume with: {_resume_command(folder.path, config, settings)}", flush=True)
         uploads.finish(complete=failure is None and not interruption.happened and not watch.stopped_by)
     if failure:
         if together:
             # Wait for the other processes, because a launcher ends all processes as soon as one fails.
-            on_main(trainer.accelerator, lambda: None)
+            on_main(on_all, lambda: None)
         raise failure
     return results
+
+
+def _complete_results(trainer: GRPOTrainer, step: int) -> dict[str, Any] | None:
+    """Return the results of a run that is complete at `step`, or None."""
+    run = RunFolder(trainer.output_dir)
+    complete = on_main(trainer.accelerator, lambda: final_results(run, step))
+    if complete is not None:
+        print_once(f"{run.path} is complete, at step {step} of {step}; increase max_steps to continue")
+    return complete
+
+
+def _monitor(trainer: GRPOTrainer, config: MonitorsConfig | None, say: Callable[[str], Any]) -> MonitorCallback:
+    """Return the trainer's own monitors, unless `config` is given or the trainer has none."""
+    own = [callback for callback in trainer.callbacks if isinstance(callback, MonitorCallback)]
+    watch = own[0] if own and config is None else MonitorCallback(config)
+    watch.say = say
+    return watch
+
+
+@contextmanager
+def _attached(trainer: GRPOTrainer, *callbacks: TrainerCallback) -> Iterator[None]:
+    """Add `callbacks` to the trainer's own while this context is active. Monitors run before the recorder and the
+    trackers because alarms are part of a step's metrics."""
+    own = trainer.callbacks
+    trainer.callbacks = [*(each for each in own if not isinstance(each, MonitorCallback)), *callbacks]
+    try:
+        yield
+    finally:
+        trainer.callbacks = own
+
+
+def _outcome(act: Callable[[], Any], interruption: "_Interruption") -> tuple[Exception | None, bool]:
+    """Call `act`, and return the error that it raised and whether all processes ended in the same way. An interrupt is
+    recorded in `interruption` instead."""
+    try:
+        act()
+    except (Exception, KeyboardInterrupt) as error:
+        together = interruption.trainer.accelerator.num_processes == 1 or isinstance(error, StoppedTogether)
+        if not (isinstance(error, KeyboardInterrupt) or from_interrupt(error)):
+            return error, together
+        interruption.happened = True
+        return None, together
+    return None, True
 
 
 def _after_saving(save: Callable[[], Any], failure: Exception | None) -> Exception | None:

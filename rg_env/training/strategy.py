@@ -6,10 +6,10 @@ norm, take an optimizer step, gather weights for a checkpoint or a server, and s
 APIs of accelerate, torch and deepspeed are used.
 
 A step with a non-finite loss or gradient is skipped, and the weights, optimizer state and learning rate stay unchanged.
-`StepGuard` reports and counts skipped steps. Three consecutive skipped steps end the run. All processes skip a step
-together because a non-finite value on one process makes the shared gradient non-finite on all processes. DeepSpeed's
-ZeRO optimizers and the fp16 loss scaler skip such steps themselves. The scaler skips steps to find its scale, so these
-steps are reported and count toward the limit of three only if the loss itself is not finite.
+`monitors.StepGuard` reports and counts skipped steps. Three consecutive skipped steps end the run. All processes skip
+a step together because a non-finite value on one process makes the shared gradient non-finite on all processes.
+DeepSpeed's ZeRO optimizers and the fp16 loss scaler skip such steps themselves. The scaler skips steps to find its
+scale, so these steps are reported and count toward the limit of three only if the loss itself is not finite.
 """
 
 import copy
@@ -32,8 +32,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from rg_env.errors import InputError, StoppedTogether
-from rg_env.training.algorithms.policy import finite_weights
+from rg_env.errors import InputError
 from rg_env.training.checkpointing.files import (
     OPTIMIZER_FILE,
     OPTIMIZER_FOLDER,
@@ -42,7 +41,6 @@ from rg_env.training.checkpointing.files import (
     weight_files,
     weights_name,
 )
-from rg_env.training.collectives import agree
 from rg_env.training.config.grpo import GRPOConfig
 from rg_env.training.config.schema import EngineConfig
 
@@ -339,65 +337,3 @@ def load_weights(folder: Path, model: Any) -> None:
                 tensor = distribute_tensor(tensor.to(parameter.device), parameter.device_mesh, parameter.placements)
             if parameter is not None:
                 parameter.copy_(tensor)
-
-
-MOST_IN_A_ROW = 3
-
-
-class StepGuard:
-    """Counts skipped steps, and ends the run if too many steps in a row are skipped, or if the weights are not finite
-    after a skipped step."""
-
-    def __init__(self, accelerator: Accelerator, learning_rate: float, bf16: bool) -> None:
-        self._accelerator, self._learning_rate, self._bf16 = accelerator, learning_rate, bf16
-        self.say: Callable[[str], Any] = lambda line: print(line, flush=True)
-        self.skipped = 0
-        """Number of skipped steps in the run so far."""
-        self._in_a_row = 0
-        self._what = ""
-
-    def counts(self) -> list[int]:
-        """Return the counts to pass to `set_counts` in a resumed run."""
-        return [self.skipped, self._in_a_row]
-
-    def set_counts(self, counts: list[int]) -> None:
-        """Restore counts returned by `counts`."""
-        self.skipped, in_a_row = counts
-        self._in_a_row = in_a_row % MOST_IN_A_ROW  # the count starts over if the guard ended the run
-
-    def count(self, result: StepResult, step: int) -> None:
-        """Record the result of step number `step`."""
-        if result.skipped is None:
-            self._in_a_row = 0
-            return
-        self.skipped, self._what = self.skipped + 1, result.skipped
-        if result.skipped == "gradient" and self._accelerator.mixed_precision == "fp16":
-            return
-        self._in_a_row += 1
-        if self._accelerator.is_main_process:
-            self.say(
-                f"step {step}: skipped, non-finite {self._what} ({self._in_a_row}/{MOST_IN_A_ROW} consecutive); "
-                "weights and optimizer unchanged"
-            )
-
-    def end_if_hopeless(self, model: Any, step: int) -> None:
-        """Raise an exception after `MOST_IN_A_ROW` consecutive skipped steps, or if the weights are not finite after a
-        skipped step.
-
-        Raises:
-            StoppedTogether, TrainingError: training cannot continue. The error is raised on all processes.
-        """
-        if not self._in_a_row:
-            return
-        overflow = (
-            f"the weights are not finite after step {step} because an earlier update overflowed; lower "
-            f"training.learning_rate ({self._learning_rate:g}) and resume from an earlier checkpoint"
-        )
-        agree(self._accelerator, None if finite_weights(model) else overflow)
-        if self._in_a_row >= MOST_IN_A_ROW:
-            bf16 = ", or set training.bf16=false" if self._bf16 else ""
-            raise StoppedTogether(
-                f"{MOST_IN_A_ROW} consecutive steps were skipped, up to step {step}: non-finite {self._what} (weights "
-                f"are unchanged); lower training.learning_rate or training.max_grad_norm{bf16}, and resume with "
-                "--resume auto"
-            )

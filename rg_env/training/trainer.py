@@ -52,9 +52,10 @@ from rg_env.training.config.grpo import GRPOConfig
 from rg_env.training.config.load import contradictions
 from rg_env.training.config.schema import EngineConfig
 from rg_env.training.curriculum import Curriculum
-from rg_env.training.reporting.metrics import StepMetrics, batch_metrics, step_costs
+from rg_env.training.monitors import StepGuard
+from rg_env.training.reporting.metrics import StepMetrics, step_costs
 from rg_env.training.rollouts import BatchOrder, GroupFilter, Rollouts, RolloutSampler, repeated
-from rg_env.training.strategy import StepGuard, StepResult, check_engine, make_strategy
+from rg_env.training.strategy import StepResult, check_engine, make_strategy
 from rg_env.training.vllm_engine import Vllm
 
 
@@ -99,14 +100,37 @@ class GRPOTrainer:
         self.args = args = on_this_machine(args).for_rows(len(self.env.train_rows))
         self.processing_class, self.curriculum = processing_class, curriculum
         self.engine_config = engine if isinstance(engine, EngineConfig) else EngineConfig(kind=engine)
-        self.sampling = Sampling(**{each.name: getattr(args, each.name) for each in dataclasses.fields(Sampling)})
+        self.sampling = Sampling(**{field.name: getattr(args, field.name) for field in dataclasses.fields(Sampling)})
+        self.output_dir = Path(args.output_dir or "outputs")
         if args.output_dir is not None:
             free_folder(args.output_dir, "", may_have_files=True)  # fail now rather than when training begins
         self.accelerator = make_accelerator(args)
         check_options(args, self.engine_config, self.env, curriculum)
         check_liger(args, self.accelerator.device)
-        encoder, limit = PromptEncoder(processing_class), args.max_prompt_length
-        lengths = prompt_lengths(self.env, encoder)
+        encoder = PromptEncoder(processing_class)
+        longest_prompt = self._check_rows(encoder)
+        self._prepare_policy(model, peft_config, optimizers)
+        self.engine = self._make_engine(encoder, longest_prompt)
+        self.sampler = RolloutSampler(self.env, self.engine, encoder)
+        self.guard = StepGuard(self.accelerator, args.learning_rate, bool(args.bf16))
+        self.checkpoints = Checkpoints(self, self.output_dir)
+        self.rollouts: Rollouts | None = None
+        """Batch being trained on. Only the main process has this batch."""
+        self.callbacks: list[TrainerCallback] = []
+        """Callbacks, in calling order."""
+        for callback in callbacks or []:
+            self.add_callback(callback)
+        self._reset()
+        if curriculum is not None:
+            on_main(self.accelerator, curriculum.check)
+        self.checkpoints.take_snapshot()
+        self.notify("on_init_end")
+
+    def _check_rows(self, encoder: PromptEncoder) -> int:
+        """Check that all processes have the same rows and that no prompt is too long, and set the order of the rows.
+        Return the number of tokens in the longest prompt."""
+        args, curriculum = self.args, self.curriculum
+        limit, lengths = args.max_prompt_length, prompt_lengths(self.env, encoder)
         check_prompts(lengths, limit)
         self.rows_hash = rows_hash(self.env)
         same_everywhere(
@@ -114,16 +138,21 @@ class GRPOTrainer:
             str(self.rows_hash),
             "the processes do not train on the same rows (each must build its rows from the same data and seed)",
         )
-        if curriculum is not None:
-            curriculum.prepare = lambda rows: [
-                row for row in curriculum.env.to_examples(rows) if len(encoder(row["prompt"])) <= limit
-            ]
-        self.output_dir = Path(args.output_dir or "outputs")
         self._order = BatchOrder(
             len(self.env.train_rows), prompts=args.prompts_per_step, seed=args.seed if args.shuffle_dataset else None
         )
-        self.strategy = make_strategy(self.accelerator, args)
-        check_engine(self.engine_config, self.strategy.sharding)
+        if curriculum is None:
+            return max(map(max, lengths.values()))
+        curriculum.prepare = lambda rows: [
+            row for row in curriculum.env.to_examples(rows) if len(encoder(row["prompt"])) <= limit
+        ]
+        return limit
+
+    def _prepare_policy(self, model: PreTrainedModel, peft_config: Any, optimizers: tuple[Any, Any]) -> None:
+        """Prepare the policy, the reference policy and the optimizer, distribute them, and set the objective."""
+        args, accelerator, engine = self.args, self.accelerator, self.engine_config
+        self.strategy = make_strategy(accelerator, args)
+        check_engine(engine, self.strategy.sharding)
         set_seed(args.seed)  # seeds newly initialized adapters and the order of rollouts in a step
         policy = prepare_policy(model, args, peft_config)
         reference = reference_of(policy, args)
@@ -133,34 +162,17 @@ class GRPOTrainer:
         self.model, self.optimizer = self.strategy.prepare(policy, optimizer)
         if reference is not None:
             reference = self.strategy.prepare_reference(reference)
-        self.engine = self._make_engine(encoder, limit if curriculum else max(map(max, lengths.values())))
-        self.sampler = RolloutSampler(self.env, self.engine, encoder)
         self.previous_policy = PreviousPolicy(policy) if args.kl_reference == "previous" else None
         self.metrics = StepMetrics()
-        self.guard = StepGuard(self.accelerator, args.learning_rate, bool(args.bf16))
-        correction = self.engine_config.importance_sampling_correction
         self.objective = Objective(
             args,
-            self.accelerator,
+            accelerator,
             self.model,
             self.metrics,
             reference=reference,
             previous=self.previous_policy,
-            sampler_cap=self.engine_config.importance_sampling_cap if correction else None,
+            sampler_cap=engine.importance_sampling_cap if engine.importance_sampling_correction else None,
         )
-        self.checkpoints = Checkpoints(self, self.output_dir)
-        self.rollouts: Rollouts | None = None
-        """Batch being trained on. Only the main process has this batch."""
-        self.callbacks: list[TrainerCallback] = []
-        """Callbacks, in calling order."""
-        for callback in callbacks or []:
-            self.add_callback(callback)
-        self._batch_tokens = 0
-        self._reset()
-        if curriculum is not None:
-            on_main(self.accelerator, curriculum.check)
-        self.checkpoints.take_snapshot()
-        self.notify("on_init_end")
 
     def _reset(self) -> None:
         """Reset the trainer's state for the start of a run."""
@@ -179,6 +191,7 @@ class GRPOTrainer:
         """This process's micro-batches for the next update, or None if a new batch is needed."""
         self._synced_at: int | None = None
         self._in_epoch = False
+        self._batch_tokens = 0
 
     # --- the algorithm ------------------------------------------------------------------------------------------------
 
@@ -206,7 +219,7 @@ class GRPOTrainer:
                 # This phase includes everything that does not have a phase of its own.
                 with self.metrics.phase("backward"):
                     parts = self._next_micro_batches()
-                    self._look_back(parts)
+                    self._add_reference_logps(parts)
                     result = self.strategy.step(self._loss, parts, self._learning_rates(), self._updating)
                 self._end_step(result, began)
             self.guard.end_if_hopeless(self.model, state.global_step)
@@ -230,22 +243,22 @@ class GRPOTrainer:
         self._batch_tokens = 0
         if ahead := self.engine_config.num_batches_ahead:
             last = (self.args.max_steps - 1) // self.args.num_iterations
-            for each in range(number, min(number + ahead, last) + 1):
-                if not self.sampler.submitted(each):
-                    self.sampler.submit(each, self._rows(each), self.sampling)
-            rollouts = self._counted(self.sampler.get(number))
+            for batch in range(number, min(number + ahead, last) + 1):
+                if not self.sampler.submitted(batch):
+                    self.sampler.submit(batch, self._rows(batch), self.sampling)
+            rollouts = self._count_tokens(self.sampler.get(number))
         else:
-            rollouts = self._counted(self.sampler.sample(self._rows(number), self.sampling))
+            rollouts = self._count_tokens(self.sampler.sample(self._rows(number), self.sampling))
         if self.curriculum is not None:
             correct = torch.tensor(rollouts.accuracies, dtype=torch.float64)
             self.curriculum.measure(number, correct.view(-1, self.args.num_generations).mean(dim=1).tolist())
             self.metrics.update(self.curriculum.metrics())
-        self.metrics.update(batch_metrics(rollouts, self.args.num_generations))  # measured before groups are filtered
+        self.metrics.update(rollouts.metrics(self.args.num_generations))  # measured before groups are filtered
         self.metrics.update(self.engine.metrics())
         left_out: list[int] = []
         if self._group_filter is not None:
-            rollouts, left_out, found = self._group_filter(rollouts, partial(self._more, number))
-            self.metrics.update(found)
+            rollouts, left_out, counts = self._group_filter(rollouts, partial(self._sample_replacements, number))
+            self.metrics.update(counts)
         if self.args.mask_truncated_completions:
             left_out += [row for row, rollout in enumerate(rollouts.rollouts) if rollout.truncated]
         self.rollouts = rollouts
@@ -258,12 +271,12 @@ class GRPOTrainer:
             rows = self.curriculum.replace(number, rows)
         return repeated(rows, self.args.num_generations)
 
-    def _more(self, number: int, round_: int, prompts: int) -> Rollouts:
+    def _sample_replacements(self, number: int, round_: int, prompts: int) -> Rollouts:
         """Sample rollouts for prompts outside batch `number`."""
         rows = [self.env.train_rows[index] for index in self._order.more(number, round_, prompts)]
-        return self._counted(self.sampler.sample(repeated(rows, self.args.num_generations), self.sampling))
+        return self._count_tokens(self.sampler.sample(repeated(rows, self.args.num_generations), self.sampling))
 
-    def _counted(self, rollouts: Rollouts) -> Rollouts:
+    def _count_tokens(self, rollouts: Rollouts) -> Rollouts:
         """Add the tokens in `rollouts` to the token counts, and return `rollouts`."""
         tokens = sum(map(len, rollouts.prompt_ids)) + sum(len(rollout.token_ids) for rollout in rollouts.rollouts)
         self._batch_tokens += tokens
@@ -285,12 +298,12 @@ class GRPOTrainer:
         order = torch.randperm(share).chunk(parts)
         return [{name: None if value is None else value[rows] for name, value in tensors.items()} for rows in order]
 
-    def _look_back(self, parts: list[dict[str, Any]]) -> None:
+    def _add_reference_logps(self, parts: list[dict[str, Any]]) -> None:
         """Compute the previous policy's log-probabilities for the KL term, with the previous weights swapped into the
         model."""
         self.updating = self.previous_policy is not None
         self.consistent = not self.updating
-        self.objective.look_back(parts)
+        self.objective.add_reference_logps(parts)
         self.updating, self.consistent = False, True
 
     def _loss(self, part: dict[str, Any]) -> torch.Tensor:

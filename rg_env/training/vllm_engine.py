@@ -29,7 +29,7 @@ from rg_env.inference.vllm.command import start_hint
 from rg_env.training.collectives import on_main
 from rg_env.training.config.schema import EngineConfig
 from rg_env.training.strategy import DataParallel
-from rg_env.training.weight_sync import NcclTransfer, SharedMemoryTransfer, Weights, open_transfer, unmergeable
+from rg_env.training.weight_sync import ModelWeights, NcclTransfer, SharedMemoryTransfer, open_transfer, unmergeable
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ RETRIES = 4
 """Number of retries, with growing pauses, after a transient request failure (connection, timeout, 5xx)."""
 PROOF_TOKENS = 64
 """Maximum number of tokens, from the start of the probe prompt, whose log-probabilities are compared."""
-TOLERANCE = {torch.float32: 0.01, torch.bfloat16: 0.15, torch.float16: 0.05}
+PARITY_TOLERANCE = {torch.float32: 0.01, torch.bfloat16: 0.15, torch.float16: 0.05}
 """Largest mean absolute difference between log-probabilities that rounding can explain, by the server's data type."""
 
 
@@ -78,7 +78,7 @@ class Vllm(Engine):
         self._accelerator, self._model, self._config = accelerator, model, config
         self.server = VllmServer(config.host, config.port)
         self.end_ids = end_ids(model, tokenizer)
-        self.weights = Weights(model, strategy)
+        self.weights = ModelWeights(model, strategy)
         self._proof = proof[:PROOF_TOKENS]
         self._seconds = 0.0
         self._difference: float | None = None
@@ -107,7 +107,7 @@ class Vllm(Engine):
                 f"the server at {self.server} serves another model: its tokenizer splits a prompt differently "
                 f"from the trainer's tokenizer; start the server with `{start}`"
             )
-        self._lock = _held(self.server)
+        self._lock = _acquire_lock(self.server)
         self._transfer = open_transfer(self.server, info, self.weights, self._config.weight_sync_timeout)
         self.server.check_logprobs(info.name)
         return info
@@ -191,7 +191,7 @@ class Vllm(Engine):
 
     def check_parity(self, difference: float, of: str = "the rollouts") -> None:
         assert self._transfer is not None
-        tolerance = TOLERANCE.get(self._transfer.dtype, 0.15)
+        tolerance = PARITY_TOLERANCE.get(self._transfer.dtype, 0.15)
         if not difference <= tolerance:  # this condition is also true for NaN
             raise TrainingError(
                 f"the server at {self.server} does not use the trained weights: log-probabilities of {of} "
@@ -227,7 +227,7 @@ def model_logprobs(model: Any, ids: list[int], device: torch.device) -> torch.Te
     return torch.log_softmax(logits, dim=-1).gather(1, tokens[0, 1:, None])[:, 0].cpu()
 
 
-def _held(server: VllmServer) -> IO[str]:
+def _acquire_lock(server: VllmServer) -> IO[str]:
     """Acquire the lock that lets only one trainer on this machine use a server. The lock is released when the process
     that holds it ends, for whatever reason."""
     path = Path(tempfile.gettempdir()) / f"rg-env-{os.getuid()}-{server.host}-{server.port}.lock".replace(":", "_")

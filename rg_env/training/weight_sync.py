@@ -1,7 +1,7 @@
 """Send the trained model's weights to a vLLM server, through vLLM's own routes. The transfer uses the server's backend,
 which is `nccl` (between GPUs) or `rg_env_shm` (through shared memory).
 
-All trainer processes gather sharded weights together (`Weights`), and the main process sends the weights.
+All trainer processes gather sharded weights together (`ModelWeights`), and the main process sends the weights.
 
 With LoRA, the merged weights of adapted layers (base + update) are sent. Merging is done on a copy because merging and
 unmerging the model itself would leave rounding errors. Tied weights are sent under each name because vLLM silently
@@ -37,7 +37,7 @@ _WITHOUT_HEAD = ("cohere", "cohere2", "gemma2", "gemma3n_text")
 
 
 @dataclass(frozen=True)
-class Source:
+class WeightTensor:
     """A tensor to send, with its name on the server, the parameters that it depends on, and the function that computes
     it."""
 
@@ -61,7 +61,7 @@ class Source:
         return self.parameters[0].dtype
 
 
-def sources(model: nn.Module, whole: Callable[[Any], torch.Tensor] = lambda tensor: tensor.data) -> list[Source]:
+def sources(model: nn.Module, whole: Callable[[Any], torch.Tensor] = lambda tensor: tensor.data) -> list[WeightTensor]:
     """Return all weights of `model`. Tied weights are included under each name, except for an LM head that vLLM would
     reject.
 
@@ -76,10 +76,12 @@ def sources(model: nn.Module, whole: Callable[[Any], torch.Tensor] = lambda tens
             continue
         layer = adapted.get(name.removesuffix(".base_layer.weight"))
         if layer is None:
-            found.append(Source(server_name(name), (parameter,), partial(whole, parameter)))
+            found.append(WeightTensor(server_name(name), (parameter,), partial(whole, parameter)))
         else:
             parts = (part for key, part in layer.named_parameters() if key.startswith("lora_"))
-            found.append(Source(server_name(name), (parameter, *parts), partial(_merged, parameter, layer, whole)))
+            found.append(
+                WeightTensor(server_name(name), (parameter, *parts), partial(_merged, parameter, layer, whole))
+            )
     return found
 
 
@@ -151,10 +153,10 @@ def _adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
             yield name, module
 
 
-def buckets(found: Sequence[Source], num_bytes: int = BUCKET_BYTES) -> Iterator[list[Source]]:
+def buckets(found: Sequence[WeightTensor], num_bytes: int = BUCKET_BYTES) -> Iterator[list[WeightTensor]]:
     """Group consecutive sources into buckets of at most `num_bytes`. A source that exceeds this size gets its own
     bucket."""
-    bucket: list[Source] = []
+    bucket: list[WeightTensor] = []
     size = 0
     for source in found:
         if bucket and size + source.num_bytes > num_bytes:
@@ -166,7 +168,7 @@ def buckets(found: Sequence[Source], num_bytes: int = BUCKET_BYTES) -> Iterator[
         yield bucket
 
 
-class Weights:
+class ModelWeights:
     """The weights of a model, ready to be sent, with the interface of vLLM's `WeightSource`.
 
     Iteration is a collective operation if the weights are sharded. If the consumer fails, `drain` completes the
@@ -183,7 +185,7 @@ class Weights:
         """Configuration of the model."""
         return self._model.config.get_text_config(decoder=True)
 
-    def metadata(self) -> list[Source]:
+    def metadata(self) -> list[WeightTensor]:
         """Return the names, data types and shapes of all tensors, in order, without gathering the weights."""
         return sources(self._model)
 
@@ -248,7 +250,7 @@ class SharedMemoryTransfer:
             or another model.
     """
 
-    def __init__(self, routes: Routes, weights: Weights):
+    def __init__(self, routes: Routes, weights: ModelWeights):
         self._routes = routes
         size = -(-(weights.largest_bucket() + ALIGNMENT) // HEADER_BYTES) * HEADER_BYTES
         name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
@@ -281,7 +283,7 @@ class SharedMemoryTransfer:
         self._starts = [HEADER_BYTES + slot * size for slot in range(SLOTS)]
         self._slots = [memory[start : start + size] for start in self._starts]
 
-    def send(self, weights: Weights) -> None:
+    def send(self, weights: ModelWeights) -> None:
         """Update the server's weights. Raises `ServerError` or `RuntimeError` if the update fails."""
         self._routes.start_weight_update()
         executor = ThreadPoolExecutor(1, "rg-env-weights")
@@ -311,7 +313,7 @@ class NcclTransfer:
 
     dtype = torch.bfloat16
 
-    def __init__(self, routes: Routes, weights: Weights, workers: int):
+    def __init__(self, routes: Routes, weights: ModelWeights, workers: int):
         try:
             from vllm.distributed.weight_transfer import nccl_engine
         except ImportError as error:
@@ -324,7 +326,7 @@ class NcclTransfer:
         init = nccl_engine.NCCLTrainerInitInfo(master_address=here, master_port=port, world_size=workers + 1, rank=0)
         self._engine = nccl_engine.NCCLTrainerWeightTransferEngine.trainer_init(init, client=routes, source=weights)
 
-    def send(self, weights: Weights) -> None:
+    def send(self, weights: ModelWeights) -> None:
         self._engine.send_weights()
 
     def close(self) -> None:
@@ -334,7 +336,7 @@ class NcclTransfer:
 
 
 def open_transfer(
-    server: VllmServer, info: ServerInfo, weights: Weights, timeout_s: float
+    server: VllmServer, info: ServerInfo, weights: ModelWeights, timeout_s: float
 ) -> SharedMemoryTransfer | NcclTransfer:
     """Return a transfer that uses the server's backend. Shared memory is tried first because a server with another
     backend rejects the request immediately.

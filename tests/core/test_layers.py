@@ -92,6 +92,27 @@ def test_there_are_no_import_cycles() -> None:
     assert not graph, f"among these, modules import each other: {', '.join(sorted(graph))}"
 
 
+TRAINING = [
+    "config", "preflight", "collectives", "reporting", "algorithms", "memory_estimate", "curriculum", "checkpointing",
+    "strategy", "rollouts", "weight_sync", "vllm_engine", "monitors", "trainer", "hub_uploads", "evaluation", "run",
+    "from_config",
+]  # fmt: skip
+"""The folders and modules of training, in the order in which they may import one another."""
+
+
+def test_the_parts_of_training_import_only_earlier_ones() -> None:
+    rank = {part: number for number, part in enumerate(TRAINING)}
+    prefix = "rg_env.training."
+    arrows = {
+        (module.removeprefix(prefix).split(".")[0], name.removeprefix(prefix).split(".")[0])
+        for module, imports in _graph().items()
+        for name in imports
+        if module.startswith(prefix) and name.startswith(prefix)
+    }
+    assert {part for arrow in arrows for part in arrow} <= rank.keys()
+    assert {arrow for arrow in arrows if rank[arrow[0]] < rank[arrow[1]]} == set()
+
+
 def test_core_imports_nothing_heavy() -> None:
     """All modules of core can be imported without torch, transformers, verifiers, vllm, datasets and reasoning_gym."""
     modules = sorted(

@@ -56,7 +56,7 @@ MISTAKES = [
     # names of other trainers and of earlier releases, and keys of other sections
     ("training.gradient_accumulation_steps=4", "set rollouts_per_step"),
     ("training.output_dir=x", "use output.dir"),
-    ("training.seed=1", "did you mean seed (at the top level)?"),
+    ("training.seed=1", "did you mean seed (at the top level) or splits.seed?"),
     ("training.rollouts_as_steps=true", "steps are optimizer steps"),
     (
         ["training.filter_groups=true", "curriculum.tasks=[chain_sum]"],
@@ -307,8 +307,8 @@ def test_fields_that_other_sections_set_are_for_python_only(base: Path) -> None:
 
 def test_mistakes_of_all_kinds_are_reported_together(base: Path) -> None:
     """Errors in types, keys and names are reported at once, and so are incompatible values and unknown names."""
-    names = ["training.output_dir=x", "tasks.mase={}", "rewards.lenth=1"]
-    for mistakes in (["seed=x", "training.max_steps=0", "model.nam=1", *names], ["training.warmup_steps=500", *names]):
+    names = ["tasks.mase={}", "rewards.lenth=1"]
+    for mistakes in (["seed=x", "training.output_dir=x", "model.nam=1", *names], ["training.warmup_steps=500", *names]):
         with pytest.raises(ConfigError) as caught:
             load_train_config(base, mistakes)
         assert len(str(caught.value).splitlines()) == 1 + len(mistakes)

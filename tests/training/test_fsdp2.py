@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 SCRIPT = """
 from torch.distributed.tensor import DTensor
-from rg_env.training.weight_sync import Weights
+from rg_env.training.weight_sync import ModelWeights
 
 GRPOTrainer._make_engine = lambda self, *_: Sampled(self.processing_class.eos_token_id)
 OPTIONS = json.loads(sys.argv[1])
@@ -40,7 +40,7 @@ def main():
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     assert head.weight is embedding.weight
     train(trainer, evaluation=NONE)
-    sent = {name: tensor.clone() for name, tensor in Weights(model, trainer.strategy)}
+    sent = {name: tensor.clone() for name, tensor in ModelWeights(model, trainer.strategy)}
     local = sum(each.to_local().numel() if sharded else each.numel() for each in parameters.values())
     whole = sum(each.numel() for each in parameters.values())
     if trainer.accelerator.is_main_process:

@@ -13,7 +13,7 @@ from rg_env.core.environment import Environment
 from rg_env.errors import InputError
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EngineConfig, GRPOTrainer
-from rg_env.training.reporting.metrics import StepMetrics, batch_metrics, step_costs
+from rg_env.training.reporting.metrics import StepMetrics, step_costs
 from rg_env.training.rollouts import Rollouts
 from rg_env.training.strategy import check_engine
 
@@ -110,7 +110,7 @@ def test_answers_of_a_group_are_counted() -> None:
     env = Environment([{"question": "1 + 1 =", "answer": "2"}])
     texts = ["<answer>2</answer>", "<answer> 2 </answer>", "<answer>3</answer>", "2", "none", "<answer>2</answer>"]
     rollouts = [env.rollout(env.train_rows[0], text, token_ids=[1], logprobs=[0.0]) for text in texts]
-    metrics = batch_metrics(Rollouts(rollouts, env.score(rollouts), [[1]] * 6), num_generations=3)
+    metrics = Rollouts(rollouts, env.score(rollouts), [[1]] * 6).metrics(num_generations=3)
     assert (metrics["answers/distinct_mean"], metrics["answers/diverse_ratio"]) == (1.5, 0.5)
     assert metrics["completions/answered_ratio"] == pytest.approx(4 / 6)
 

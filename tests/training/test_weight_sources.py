@@ -11,7 +11,7 @@ from model_families import FAMILIES, SERVED, random_model
 from peft import IA3Config, LoraConfig, PrefixTuningConfig, PromptTuningConfig, get_peft_model
 
 from rg_env.errors import InputError
-from rg_env.training.weight_sync import Source, buckets, sources, unmergeable
+from rg_env.training.weight_sync import WeightTensor, buckets, sources, unmergeable
 
 ADAPTERS: dict[str, dict[str, Any]] = {
     "all linear layers": {"target_modules": "all-linear"},
@@ -118,7 +118,7 @@ def test_quantized_weights_are_refused() -> None:
 def test_buckets_lose_nothing_and_keep_their_size(sizes: list[int], limit: int) -> None:
     """Sources keep their order, and a bucket exceeds the limit only if it contains a single larger source."""
     parameters = [torch.nn.Parameter(torch.zeros(size, dtype=torch.uint8), requires_grad=False) for size in sizes]
-    unpacked = [Source(str(number), (each,), lambda: torch.zeros(0)) for number, each in enumerate(parameters)]
+    unpacked = [WeightTensor(str(number), (each,), lambda: torch.zeros(0)) for number, each in enumerate(parameters)]
     made = list(buckets(unpacked, limit))
     assert [source for bucket in made for source in bucket] == unpacked
     for bucket in made:

@@ -1,1 +1,4 @@
 """The policy, its log-probabilities, the GRPO loss, and the optimizers."""
+
+LOGITS_PER_CHUNK = 2**27
+"""Maximum number of logits in memory at once (`logprobs`), enough to keep a GPU busy."""

@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from rg_env.inference.embedded.kv_cache import attends_everything
-from rg_env.training.memory_estimate import LOGITS_PER_CHUNK
+from rg_env.training.algorithms import LOGITS_PER_CHUNK
 
 
 def token_logps(

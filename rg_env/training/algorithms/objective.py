@@ -9,8 +9,9 @@ from accelerate import Accelerator
 from rg_env.training.algorithms.logprobs import Arrangement, can_share_prompts, completion_logps
 from rg_env.training.algorithms.loss import kl_terms, mean_loss, off_policy_rows, policy_terms, sampler_weights
 from rg_env.training.algorithms.policy import PreviousPolicy
+from rg_env.training.collectives import over_processes
 from rg_env.training.config.grpo import GRPOConfig
-from rg_env.training.reporting.metrics import StepMetrics, over_processes
+from rg_env.training.reporting.metrics import StepMetrics
 
 
 class Objective:
@@ -75,7 +76,7 @@ class Objective:
         rows = self._args.per_device_train_batch_size
         return self.logps(self._model, tensors["input_ids"], tensors["loss_mask"], max_rows=rows)
 
-    def look_back(self, micro_batches: list[dict[str, Any]]) -> None:
+    def add_reference_logps(self, micro_batches: list[dict[str, Any]]) -> None:
         """Add the previous policy's log-probabilities to an update's micro-batches before the update."""
         for part in micro_batches:
             part["reference_logps"] = None

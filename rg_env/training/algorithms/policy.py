@@ -123,7 +123,7 @@ class PreviousPolicy:
 
     def keep(self) -> None:
         """Copy the current weights before an update. Call `advance` after the update, unless it was skipped."""
-        self._candidate = {name: held(parameter).clone() for name, parameter in self._parameters.items()}
+        self._candidate = {name: local_shard(parameter).clone() for name, parameter in self._parameters.items()}
 
     def advance(self) -> None:
         """Use the weights from the last call to `keep` as the previous policy."""
@@ -147,7 +147,7 @@ class PreviousPolicy:
         if gathered:
             gathered[0].partition(param_list=gathered)
         for name, parameter in self._parameters.items():
-            mine, kept = held(parameter), self._kept[name]
+            mine, kept = local_shard(parameter), self._kept[name]
             now = mine.clone()
             mine.copy_(kept)
             kept.copy_(now)
@@ -160,16 +160,16 @@ class PreviousPolicy:
     def read(self, folder: Path, process: int) -> None:
         """Load the weights that `write` saved."""
         stored = load_file(folder / weights_file(process))
-        self._kept = {name: stored[name].to(held(each)) for name, each in self._parameters.items()}
+        self._kept = {name: stored[name].to(local_shard(each)) for name, each in self._parameters.items()}
 
 
-def held(parameter: Any) -> torch.Tensor:
+def local_shard(parameter: Any) -> torch.Tensor:
     """Return this process's shard of a parameter with ZeRO-3 or FSDP2, or the full parameter without sharding."""
-    found: torch.Tensor = parameter.ds_tensor if hasattr(parameter, "ds_tensor") else parameter.data
-    return found.to_local() if isinstance(found, DTensor) else found
+    shard: torch.Tensor = parameter.ds_tensor if hasattr(parameter, "ds_tensor") else parameter.data
+    return shard.to_local() if isinstance(shard, DTensor) else shard
 
 
 def finite_weights(model: Any) -> bool:
     """Whether all trained weights of `model` are finite. With sharding, only this process's shards are checked."""
     trained = (parameter for parameter in model.parameters() if parameter.requires_grad)
-    return all(bool(held(parameter).isfinite().all()) for parameter in trained)
+    return all(bool(local_shard(parameter).isfinite().all()) for parameter in trained)

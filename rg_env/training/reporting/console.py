@@ -11,7 +11,6 @@ Questions and completions are untrusted, so they are printed as data, never as m
 
 import io
 import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,7 +31,7 @@ from rg_env.evaluation.tables import print_results
 
 QUESTION_LENGTH, COMPLETION_LENGTH, ANSWER_LENGTH = 200, 400, 100
 """Maximum number of characters for each part of an example."""
-FIGURES = {
+STEP_METRICS = {
     "reward": "reward {:.2f}",
     "accuracy": "accuracy {:.2f}",
     "completions/mean_length": "length {:.0f} tokens",
@@ -63,14 +62,21 @@ class RunConsole:
         self._shown = time.monotonic()
 
     def step(self, step: int, max_steps: int, metrics: dict[str, Any]) -> None:
-        """Show a step with the metrics that `FIGURES` lists. A step without `reward` reuses the last rollouts."""
+        """Show a step with the metrics that `STEP_METRICS` lists. A step without `reward` reuses the last rollouts."""
         reused = [] if "reward" in metrics else ["same rollouts"]
-        figures = "  ".join(reused + [text.format(metrics[name]) for name, text in FIGURES.items() if name in metrics])
+        figures = "  ".join(
+            reused + [text.format(metrics[name]) for name, text in STEP_METRICS.items() if name in metrics]
+        )
         if not self._live:
             self.line(f"step {step:>3}/{max_steps}  {figures}")
             return
         if self._progress is None:
-            self._progress = _progress(self._console)
+            # The metrics get the remaining width. Without automatic refreshes, there is no additional thread.
+            metrics_column = TextColumn(
+                "{task.fields[figures]}", markup=False, table_column=Column(ratio=1, no_wrap=True)
+            )
+            columns = (MofNCompleteColumn(), BarColumn(16), metrics_column, TimeRemainingColumn(), TextColumn("left"))
+            self._progress = Progress(*columns, console=self._console, expand=True, auto_refresh=False)
             self._progress.add_task("", total=max_steps, completed=step, figures="")
             self._progress.start()
         self._progress.update(TaskID(0), completed=step, figures=figures, refresh=True)
@@ -96,22 +102,6 @@ class RunConsole:
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
-
-
-def _progress(console: Console) -> Progress:
-    ours = console.file is sys.stdout
-    return Progress(
-        MofNCompleteColumn(),
-        BarColumn(bar_width=16),
-        TextColumn("{task.fields[figures]}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
-        TimeRemainingColumn(),
-        TextColumn("left", markup=False),
-        console=console,
-        expand=True,  # the metrics get the remaining width and are cut off on a narrow terminal
-        auto_refresh=False,  # avoids an additional thread during training
-        redirect_stdout=ours,
-        redirect_stderr=ours,
-    )
 
 
 def spread(records: Sequence[Any], number: int) -> list[Any]:

@@ -50,6 +50,8 @@ class Trackers(TrainerCallback):
 
     def __init__(self, trainer: Any, config: LoggingConfig, folder: Path) -> None:
         self._trainer, self._config, self._folder = trainer, config, folder
+        self.new_folders = [folder / name for name in FOLDERS if not (folder / name).exists()]
+        """Folders of trackers that did not exist before the run."""
         self._running: dict[str, GeneralTracker] = {}
         self._callers_run: Any = None
 
