@@ -204,27 +204,18 @@ def split_gpus(
     """
     for flag, named in (("--vllm-gpus", vllm or ()), ("--gpus", training or ())):
         if unknown := [gpu for gpu in named if gpu not in visible]:
-            here = (
-                f"only {_gpu_words(visible)} can be used here"
-                if visible
-                else "no GPU is visible (check nvidia-smi and CUDA_VISIBLE_DEVICES)"
-            )
-            raise InputError(
-                f"{flag} names {_gpu_words(unknown)}, but {here}; to set only the number of GPUs, use --processes"
-            )
+            here = f"only {_gpu_words(visible)} can be used here (check nvidia-smi and CUDA_VISIBLE_DEVICES)"
+            remedy = "to set only the number of GPUs, use --processes"
+            raise InputError(f"{flag} names {_gpu_words(unknown)}, but {here}; {remedy}")
     if len(visible) <= 1:
         return tuple(visible), tuple(visible)
     if vllm and vllm == training and len(vllm) == 1:
         return tuple(vllm), tuple(vllm)
     server = tuple(vllm or [gpu for gpu in visible if gpu not in (training or ())][:1])
     trainer = tuple(training or [gpu for gpu in visible if gpu not in server])
-    if len({*server, *trainer}) < len(server) + len(trainer):
-        raise InputError(
-            "--vllm-gpus and --gpus name a GPU twice: name each GPU once, or name only a single GPU in both options"
-        )
-    if not server or not trainer:
-        flag, other = ("--gpus", "vLLM") if trainer else ("--vllm-gpus", "training")
-        raise InputError(f"{flag} takes all GPUs ({', '.join(visible)}): leave at least one for {other}")
+    if not server or not trainer or len({*server, *trainer}) < len(server) + len(trainer):
+        problem = "name a GPU twice" if server and trainer else "leave no GPU for vLLM or for training"
+        raise InputError(f"--vllm-gpus and --gpus {problem}: name different GPUs, or the same single GPU in both")
     return server, trainer
 
 

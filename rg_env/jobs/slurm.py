@@ -114,10 +114,7 @@ class SlurmJob:
         """
         if embedded:
             if self.vllm_gpus is not None or self.nodes > 1:
-                flag = "--vllm-gpus" if self.vllm_gpus is not None else f"--nodes {self.nodes}"
-                raise InputError(
-                    f"{flag} requires engine.kind=vllm, because the embedded engine uses one node and no server"
-                )
+                raise InputError("--vllm-gpus and --nodes require engine.kind=vllm: the embedded engine uses one node")
             return self.gpus
         if self.nodes == self.gpus == self.served_gpus == 1:
             return 1  # the trainer shares the GPU with the server
@@ -233,10 +230,7 @@ def _training(job: SlurmJob, document: Document) -> dict[str, Any]:
         head.append(f"port        PORT is {PORT}")
     values |= {"root": root, "head": head}
     if embedded and job.gpus > 1:
-        waiting = f"{job.gpus - 1} wait{'s' * (job.gpus == 2)}"
-        head.append(
-            f"warning: engine.kind=embedded generates on one GPU while {waiting}; engine.kind=vllm uses all GPUs"
-        )
+        head.append("warning: engine.kind=embedded generates on one GPU at a time; engine.kind=vllm uses all GPUs")
     if job.nodes > 1:
         head.append(f"warning: every node but the first leaves {job.served_gpus} of its {job.gpus} GPUs idle")
     if embedded:

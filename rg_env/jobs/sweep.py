@@ -102,8 +102,8 @@ def load_sweep(
     """Load the config in `file` with `overrides` and sweep it over `words` ("key=value,value").
 
     Raises:
-        InputError: a file cannot be read, a word is not "key=value,value", a value is repeated, a key is swept twice or
-            both swept and overridden, there are too many points, or two points are the same run or would be published
+        InputError: a file cannot be read, a word is not "key=value,value", a key is swept twice or both swept and
+            overridden, there are too many points, or two points are the same run or would be published
             to the same repository.
         ConfigError: the configs of some points are invalid. The message has one line per mistake.
     """
@@ -128,7 +128,7 @@ def load_sweep(
         raise ConfigError("\n  ".join([*head, *lines]))
     seen: dict[str, str] = {}
     for point, config in zip(points, configs, strict=True):
-        if (other := seen.setdefault(_canonical(config.resolved()), point.name)) != point.name:
+        if (other := seen.setdefault(json.dumps(config.resolved(), sort_keys=True), point.name)) != point.name:
             raise InputError(f"{other} and {point.name} are the same run: remove one")
     published = [config.hub.repo_id for config in configs if config.hub.enabled]
     if len(set(published)) < len(published):
@@ -225,16 +225,9 @@ def _axis(word: str) -> tuple[str, list[Any]]:
     except (ValueError, yaml.YAMLError) as error:
         remedy = "write empty values as '' and put text in quotes"
         raise InputError(f"{option} is not a list of values ({one_line(error)}): {remedy}") from error
-    seen = [_canonical(value) for value in values]
-    if repeated := next((each for number, each in enumerate(seen) if each in seen[:number]), None):
-        raise InputError(f"{option}: {shortened(json.loads(repeated))} is repeated")
     if key in ("output", "output.dir") and len(values) > 1:
         raise InputError(f"{option}: each point gets its own folder in output.dir, so set output.dir to a single value")
     return key, values
-
-
-def _canonical(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)
 
 
 def _is_overridden(document: Document, path: tuple[str, ...]) -> bool:

@@ -128,9 +128,8 @@ def test_an_accelerate_config_is_given_or_found(repository: Path) -> None:
     [
         (NODE, {"vllm_gpus": ("0",), "gpus": ("0", "1")}, "name a GPU twice"),
         (NODE, {"vllm_gpus": ("7",)}, "--vllm-gpus names GPU 7, but only GPUs 0,1,2,3 can be used here"),
-        (CPU, {"gpus": ("1",)}, "--gpus names GPU 1, but no GPU is visible"),
-        (NODE, {"gpus": NODE.gpus}, "--gpus takes all GPUs"),
-        (NODE, {"vllm_gpus": NODE.gpus}, "--vllm-gpus takes all GPUs"),
+        (CPU, {"gpus": ("1",)}, "--gpus names GPU 1, but only the CPU can be used here"),
+        (NODE, {"gpus": NODE.gpus}, "leave no GPU for vLLM"),
         (NODE, {"processes": 4}, "--processes 4 exceeds the 3 GPUs"),
         (
             NODE,

@@ -94,8 +94,8 @@ def test_options_for_sbatch(checkout: Path) -> None:
         ({"modules": ("cuda/12.8", "a;b")}, "--modules 'a;b' is not valid"),
         ({"gpus": 4, "vllm_gpus": 4}, "--vllm-gpus 4 with --gpus 4 leaves no GPU for training"),
         ({"nodes": 2}, "--vllm-gpus 1 with --gpus 1 leaves no GPU"),
-        ({"config": "embedded.yaml", "nodes": 2}, "--nodes 2 requires engine.kind=vllm"),
-        ({"config": "embedded.yaml", "vllm_gpus": 1}, "--vllm-gpus requires engine.kind=vllm"),
+        *[({"config": "embedded.yaml", **option}, "--vllm-gpus and --nodes require engine.kind=vllm")
+          for option in ({"nodes": 2}, {"vllm_gpus": 1})],
         ({"array": "0-4", "overrides": ("seed=1",)}, "omit seed=..."),
         ({"array": "0-4", "sweep": ("seed=0,1",)}, "--sweep sets the array itself: omit --array"),
         ({"sweep": ("logging.project=a,'b\nc'",)}, "contains line breaks"),
@@ -177,7 +177,7 @@ def test_the_command_writes_a_file_once_and_prints_how_to_submit_it(checkout: Pa
 
 def test_gpus_that_stay_idle_are_named(checkout: Path) -> None:
     """The warnings are in the script's header."""
-    embedded = "\n# warning: engine.kind=embedded generates on one GPU while 7 wait; engine.kind=vllm uses all GPUs\n"
+    embedded = "\n# warning: engine.kind=embedded generates on one GPU at a time; engine.kind=vllm uses all GPUs\n"
     assert embedded in sbatch_script(JOBS["8 GPUs, embedded"])
     two = sbatch_script(job(gpus=8, nodes=2, vllm_gpus=2, overrides=("model.name=org/model",)))
     assert "\n# warning: every node but the first leaves 2 of its 8 GPUs idle\n" in two

@@ -106,7 +106,7 @@ UPLOADED = ["hub.enabled=true", "hub.repo_id=me/legs"]
         ("", "a..b=1", "is not of the form"),
         ("", "seed=1,", "is not of the form"),
         ("", "seed=1,,2", "write empty values as ''"),
-        ("", "training.learning_rate=1e-6,0.000001", "1e-06 is repeated"),
+        ("", "training.learning_rate=1e-6,0.000001", "learning_rate=1e-06 are the same run: remove one"),
         ("", "tasks=[a,[b", "is not a list of values"),
         (
             "",
