@@ -219,7 +219,7 @@ def check_gpus(planned: PlannedRun, gpus: Gpus) -> Check:
     if planned.uses_vllm and planned.server_is_local and 1 < len(gpus.listed) <= processes:
         finding = f"{processes} processes leave none of the {len(gpus.listed)} GPUs for vLLM"
         return Check("failed", finding, "reduce --processes, or run vLLM on another machine")
-    return Check("ok", f"{listed}; torch works on {seen}")
+    return Check("ok", "; ".join([*gpus.listed, f"torch works on {seen}"]))
 
 
 def check_server(planned: PlannedRun, model: str, lengths: PromptLengths | None) -> Check:
