@@ -150,8 +150,8 @@ class Gpus:
     """The GPUs, as reported by `nvidia-smi` and by torch."""
 
     listed: Sequence[str] = ()
-    """One line of nvidia-smi output per GPU: index, name, total memory, used memory and driver version. Empty if there
-    is no NVIDIA driver or GPU."""
+    """One line of nvidia-smi output per GPU: index, name, total memory, used memory and driver version. Empty
+    without an NVIDIA driver or GPU."""
     driver_problem: str = ""
     torch: dict[str, Any] = field(default_factory=dict)
     """Result of `probe_torch`. Empty if torch cannot be imported."""
