@@ -94,7 +94,7 @@ class Environment:
     Args:
         train_rows, eval_rows: rows with `question` (text, prompted with `system_prompt`) or `prompt` (chat messages, or
             text to continue), and optionally `answer` (gold answer) and `info` (a mapping).
-        rewards: anything that `core.rewards.resolve_rewards` accepts. The default is correctness with weight 1 and
+        rewards: anything that `core.rewards.registry.resolve_rewards` accepts. By default, correctness (weight 1) and
             format with weight 0.1. An answer is correct if it equals the row's `answer` as a number or as text.
         system_prompt, prompt_placement, preamble, few_shot: how a `question` becomes a prompt (see `ReasoningGym`).
 
