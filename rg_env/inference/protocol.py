@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from rg_env.core.environment import Environment
 from rg_env.core.prompts import fold_system
-from rg_env.inference.chat_templates import rejects_system_role, require_chat_template
+from rg_env.inference.chat_templates import rejects_system_role
 
 
 @dataclass(frozen=True)
@@ -126,20 +126,16 @@ class PromptEncoder:
         """
         key = prompt if isinstance(prompt, str) else json.dumps(prompt, default=str)
         if key not in self._known:
-            self._known[key] = self.encode(prompt)
+            self._known[key] = [int(token) for token in self._encoded(prompt)]
         return self._known[key]
 
-    def encode(self, prompt: str | Sequence[Mapping[str, Any]]) -> list[int]:
-        """Encode a prompt without caching."""
+    def _encoded(self, prompt: str | Sequence[Mapping[str, Any]]) -> Any:
         if isinstance(prompt, str):
-            ids = self.tokenizer(prompt)["input_ids"]
-        else:
-            if self._folds is None:
-                require_chat_template(self.tokenizer)
-                self._folds = rejects_system_role(self.tokenizer)
-            messages = fold_system(prompt) if self._folds else list(prompt)
-            ids = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-        return [int(token) for token in ids]
+            return self.tokenizer(prompt)["input_ids"]
+        if self._folds is None:
+            self._folds = rejects_system_role(self.tokenizer)
+        messages = fold_system(prompt) if self._folds else list(prompt)
+        return self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
 
     def decode(self, completions: Sequence[Sequence[int]], ends: frozenset[int]) -> list[str]:
         """Decode completions (token ids) without the end-of-sequence token and other special tokens."""

@@ -39,8 +39,6 @@ class EmbeddedEngine(Engine):
     Args:
         model: a transformers causal language model, on one device. PEFT-wrapped models are supported.
         tokenizer: the model's tokenizer, with a chat template.
-        max_context: maximum total number of tokens in a prompt and its completion. By default, the model's position
-            limit.
         max_batch_size: maximum number of sequences decoded concurrently. Larger batches are split.
         seed: sampling seed. None uses torch's global generator.
 
@@ -55,14 +53,13 @@ class EmbeddedEngine(Engine):
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         *,
-        max_context: int | None = None,
         max_batch_size: int = 512,
         seed: int | None = None,
     ):
         require_chat_template(tokenizer)
-        self.model, self.tokenizer = model, tokenizer
+        self.model = model
         self.config = model.config.get_text_config(decoder=True)
-        self.max_context = max_context or self.config.max_position_embeddings
+        self.max_context = self.config.max_position_embeddings
         self.max_batch_size = max_batch_size
         self.end_ids = end_ids(model, tokenizer)
         self._seed = seed
