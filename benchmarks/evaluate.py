@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from rg_env.evaluation.config import EvalConfig
-from rg_env.evaluation.load import eval_config_of
+from rg_env.evaluation.load import load_eval_config
 from rg_env.evaluation.questions import draw
-from rg_env.evaluation.runner import ask_all, make_works
+from rg_env.evaluation.runner import answer_sets_of, ask_all
 
 LEAST_SHARE, MOST_CPU_MS = 0.95, 3.0
 ANSWER = json.dumps(
@@ -67,7 +67,8 @@ def serve(port: Any, latency_s: float) -> None:
 
 
 def config_of(folder: Path, port: int, questions: int, times: int, concurrency: int) -> EvalConfig:
-    return eval_config_of(
+    return load_eval_config(
+        None,
         [
             f"models.m={{model: m, url: 'http://127.0.0.1:{port}/v1'}}", "tasks=leg_counting",
             f"num_examples={questions}", f"rollouts_per_example={times}", f"requests.concurrency={concurrency}",
@@ -78,15 +79,15 @@ def config_of(folder: Path, port: int, questions: int, times: int, concurrency: 
 
 def measured(config: EvalConfig, folder: Path) -> tuple[float, float, list[tuple[int, float]]]:
     """Evaluate. Return the elapsed time and the CPU time in seconds, and pairs (rollouts so far, peak memory in MB)."""
-    works = make_works(config, [draw(config, name) for name in config.names])
+    answer_sets = answer_sets_of(config, [draw(config, name) for name in config.names])
     memory: list[tuple[int, float]] = []
 
     def watch() -> None:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
-        memory.append((sum(len(work.answers) for work in works), peak))
+        memory.append((sum(len(each.by_key) for each in answer_sets), peak))
 
     start, cpu = time.perf_counter(), time.process_time()
-    asyncio.run(ask_all(config, folder, works, watch))
+    asyncio.run(ask_all(config, folder, answer_sets, watch))
     return time.perf_counter() - start, time.process_time() - cpu, memory
 
 

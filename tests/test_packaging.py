@@ -16,7 +16,6 @@ from run_code import run_code
 
 REPOSITORY = Path(__file__).parents[1]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
-BENCHMARKS = [*(REPOSITORY / "configs" / "lm_eval").iterdir()]
 
 
 def build(kind: str, folder: Path) -> Path:
@@ -45,7 +44,7 @@ def package_files() -> set[str]:
 
 def test_the_wheel_holds_the_package_with_its_data_and_nothing_else(wheel: zipfile.ZipFile) -> None:
     in_wheel = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    added = {f"rg_env/configs/lm_eval/{file.name}" for file in BENCHMARKS} | {"rg_env/pyproject.toml"}
+    added = {"rg_env/pyproject.toml"}
     assert in_wheel == package_files() | added
 
 
@@ -91,20 +90,6 @@ def test_tags_are_words_that_the_hub_can_filter_by() -> None:
     assert {"train", "eval"} <= set(tags)
 
 
-def test_benchmarks_of_the_repository_are_found_without_a_clone(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
-    """Outside a clone, the wheel's own files are used, even if the working directory has a folder of the same name."""
-    wheel.extractall(tmp_path / "site")
-    own = tmp_path / "cwd" / "configs" / "lm_eval"
-    own.mkdir(parents=True)
-    code = "from rg_env.evaluation.external import include_folders; print(*include_folders(None))"
-    done = run_code(code, cwd=tmp_path / "cwd", PYTHONPATH=str(tmp_path / "site"))
-    (folder,) = done.stdout.split()
-    assert Path(folder).is_relative_to(tmp_path / "site")
-    assert {file.name: file.read_bytes() for file in Path(folder).iterdir()} == {
-        file.name: file.read_bytes() for file in BENCHMARKS
-    }
-
-
 def test_the_wheel_is_small(wheel: zipfile.ZipFile) -> None:
     assert sum(entry.compress_size for entry in wheel.infolist()) < 5 * 2**20
 
@@ -125,7 +110,7 @@ def test_base_dependencies_are_light_and_unbounded_upward(metadata: Message) -> 
 
 
 def test_extras_and_command(wheel: zipfile.ZipFile, metadata: Message) -> None:
-    assert set(metadata.get_all("Provides-Extra", [])) == {"train", "eval", "eval-external", "vllm", "flash-attn"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {"train", "eval", "vllm", "flash-attn"}
     (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt")]
     assert "rg-env = rg_env.cli.main:main" in wheel.read(name).decode()
 

@@ -1,7 +1,6 @@
 """Options for `rg-env eval`, which is implemented in `rg_env.evaluation`."""
 
 import argparse
-import json
 import re
 import shlex
 from typing import Any
@@ -17,11 +16,10 @@ def add(commands: Any) -> None:
         "eval",
         help="compare models (endpoints, checkpoints, adapters) on tasks",
         usage="rg-env eval [CONFIG] [section.key=value ...] [--models MODEL ...] [--tasks TASK ...] "
-        "[--data FILE] [--external BENCHMARK ...] [options]",
+        "[--data FILE] [options]",
         epilog="A MODEL is a folder, a name on the Hugging Face Hub, 'tiny', or NAME@URL for an OpenAI-compatible "
         "endpoint (its API key is read from OPENAI_API_KEY). To rename a model, use models.NAME=MODEL. For a "
-        "checkpoint, missing settings are taken from its training run. External benchmarks require the "
-        "eval-external extra. "
+        "checkpoint, missing settings are taken from its training run. "
         "docs/reference/evaluation.md lists all keys.",
         examples=[
             "rg-env eval --models tiny --tasks leg_counting --max-tokens 90 -n 20",
@@ -37,22 +35,10 @@ def add(commands: Any) -> None:
         help="tasks or categories; default: the evaluation tasks and data of a model's training run",
     )
     key("--data", "data.path", "FILE", "your own questions: a CSV, JSON, JSONL or Parquet file, or a Hub dataset")
-    external = {"dest": "external.tasks", "metavar": "BENCHMARK"}
-    parser.names("--external", **external, help="benchmarks from lm-evaluation-harness or rg-env, such as gsm8k_rg")
-    number("-n", "--num-examples", "--limit", help="questions per task; default: 100, or all questions in a benchmark")
+    number("-n", "--num-examples", "--limit", help="questions per task; default: 100")
     number("-r", "--rollouts-per-example", help="sampled answers per question; default: 1")
-    number(
-        "--max-tokens",
-        dest="sampling.max_tokens",
-        help="token limit per answer; default: 1024 or the benchmark's limit",
-    )
-    key(
-        "--temperature",
-        "sampling.temperature",
-        "T",
-        "sampling temperature; default: 1 or the benchmark's value",
-        type=float,
-    )
+    number("--max-tokens", dest="sampling.max_tokens", help="token limit per answer; default: 1024")
+    key("--temperature", "sampling.temperature", "T", "sampling temperature; default: 1", type=float)
     option("--seed", type=seed, help="sampling seed for the embedded engine; default: 0")
     key("--gpus", "serving.gpus", "0,1,...", "GPUs for vLLM servers on this machine; default: all", type=gpu_numbers)
     key("--output-dir", "output.dir", "DIR", "output folder; default: a new folder under outputs/")
@@ -74,23 +60,21 @@ def run(options: argparse.Namespace) -> int:
     from rg_env.core.config.files import is_config_file
     from rg_env.core.config.yaml12 import to_yaml
     from rg_env.evaluation.config import EvalConfig
-    from rg_env.evaluation.load import eval_config_of, load_eval_config
+    from rg_env.evaluation.load import load_eval_config
 
     if options.config and not is_config_file(options.config) and "=" in options.config:  # an override
         options.overrides, options.config = [options.config, *options.overrides], None
     given = options_of(EvalConfig, options)
-    overrides = [*options.overrides, *_taken_from_lists(given, options.overrides)]
-    if "external.tasks" in given:  # options given here override the benchmarks' own settings
-        for key in ("num_examples", "sampling.max_tokens", "sampling.temperature"):
-            if key in given:
-                given[f"external.{key.removeprefix('sampling.')}"] = given[key]
-    settings = [f"{key}={json.dumps(value)}" for key, value in given.items()]
-    if options.config:
-        config = load_eval_config(options.config, [*overrides, *settings])
-    elif any(re.match("models[.=]", override) for override in (*settings, *overrides)):
-        config = eval_config_of([*settings, *overrides])
-    else:
+    overrides = [*options.overrides, *_pop_overrides(given)]
+    for name in {"models", "tasks"} & given.keys():
+        if single := next((each for each in overrides if each.startswith(f"{name}.")), None):
+            raise InputError(
+                f"--{name} and {single} cannot be combined because one would replace the other; set each item as "
+                f"{name}.NAME=..."
+            )
+    if not options.config and not any(re.match("models[.=]", each) for each in (*overrides, *map("{}=".format, given))):
         raise InputError("pass a config, such as configs/eval/tiny.yaml, or --models and --tasks (or --data)")
+    config = load_eval_config(options.config, overrides, given)
     from rg_env.evaluation.runner import prepared, run_evaluation
 
     if options.dry_run:
@@ -108,26 +92,16 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _taken_from_lists(given: dict[str, Any], overrides: list[str]) -> list[str]:
-    """Remove overrides (`key=value`) from the lists in `given` and return them. The lists contain overrides because
-    argparse treats every argument after `--models` as a name.
-
-    Raises:
-        InputError: both a list and an override for a single model or task are given, and one would replace the other.
-    """
+def _pop_overrides(given: dict[str, Any]) -> list[str]:
+    """Remove overrides (`key=value`) from the lists of models and tasks in `given`, and return them. The lists contain
+    overrides because argparse treats every argument after `--models` as a name."""
     from rg_env.evaluation.config import EvalConfig
 
-    taken = []
-    for name in {"models", "tasks", "external.tasks"} & given.keys():
-        words = given.pop(name)
-        own = [word for word in words if "=" in word and re.split("[.=]", word)[0] in EvalConfig.model_fields]
-        taken += own
-        if rest := [word for word in words if word not in own]:
-            given[name] = rest
-    for name in {"models", "tasks"} & given.keys():
-        if single := next((each for each in (*overrides, *taken) if each.startswith(f"{name}.")), None):
-            raise InputError(
-                f"--{name} and {single} cannot be combined because one would replace the other; set each item as "
-                f"{name}.NAME=..."
-            )
-    return taken
+    overrides = []
+    for name in ("models", "tasks"):
+        words = given.pop(name, [])
+        of_config = [word for word in words if "=" in word and re.split("[.=]", word)[0] in EvalConfig.model_fields]
+        overrides += of_config
+        if names := [word for word in words if word not in of_config]:
+            given[name] = names
+    return overrides

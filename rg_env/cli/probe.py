@@ -1,7 +1,6 @@
 """Options for `rg-env probe`, which is implemented in `rg_env.evaluation.probe`."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     from rg_env.core.run_folder import free_folder, write_aside
     from rg_env.core.tasks.task_table import load_table
     from rg_env.errors import InputError
-    from rg_env.evaluation.load import eval_config_of
+    from rg_env.evaluation.load import load_eval_config
     from rg_env.evaluation.probe import LEAST_QUESTIONS, fitted, judge, labels, mixture, print_probed
     from rg_env.evaluation.runner import run_evaluation
     from rg_env.evaluation.trained import as_trained
@@ -62,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
         given["output.dir"] = options.output_dir or str(free_folder(None, f"probe-{'+'.join(options.tasks[:3])}"))
     given |= {"sampling.max_tokens": options.max_tokens} if options.max_tokens else {}
     require("scipy", "matplotlib", extra="eval")  # fail before generating answers
-    config, _ = as_trained(eval_config_of([f"{key}={json.dumps(value)}" for key, value in given.items()]))
+    config, _ = as_trained(load_eval_config(None, options=given))
     if options.num_examples < LEAST_QUESTIONS:
         print(
             f"note: -n {options.num_examples} is too low; a verdict and mixture.yaml require at least {LEAST_QUESTIONS}"

@@ -13,7 +13,7 @@ def add(commands: Any) -> None:
     plot = commands.add_parser(
         "plot",
         help="plot evaluation results or learning curves",
-        usage="rg-env plot FILE... [--title T] [--rename A=B ...] [--rename-file m.json] [--output f.png|svg|pdf]",
+        usage="rg-env plot FILE... [--title T] [--rename A=B ...] [--output f.png|svg|pdf]",
         epilog="A FILE is a file of evaluation results (results_*.json), a run's metrics (metrics.jsonl), or a folder "
         "that contains such a file. Several files are drawn in one plot: results on the same questions, or the curves "
         "of several runs. All intervals are 95% confidence intervals.",
@@ -25,12 +25,6 @@ def add(commands: Any) -> None:
     )
     option("--title", metavar="T", help="title of the plot ('' for none); default: a generated description")
     option("--rename", nargs="+", action="extend", default=[], metavar="A=B", help="label the model or run A as B")
-    option(
-        "--rename-file",
-        type=Path,
-        metavar="m.json",
-        help='JSON file that maps names to labels, such as {"A": "B"}; unknown names are ignored',
-    )
     option(
         "--output", type=Path, metavar="FILE", help="PNG, SVG or PDF file to write; default: named after the first FILE"
     )
@@ -53,7 +47,7 @@ def _plot(options: argparse.Namespace) -> int:
     require("matplotlib", extra="eval")
     from rg_env.evaluation.plots.files import plot_files
 
-    return _print(*plot_files(options.files, options.output, options.title, options.rename, options.rename_file))
+    return _print(*plot_files(options.files, options.output, options.title, options.rename))
 
 
 def _report(options: argparse.Namespace) -> int:

@@ -141,21 +141,6 @@ def wilson_interval(share: float, n: float) -> Interval:
     return min(max(middle - half, 0.0), share), max(min(middle + half, 1.0), share)
 
 
-def error_interval(value: float, error: float | None, n: int) -> Interval | None:
-    """Return the 95% interval for a mean of `n` values, computed from its standard error, or None if the error is
-    unknown.
-
-    A mean from 0 to 1 is treated as a proportion. For a proportion, the interval is the Wilson interval for the sample
-    size that would yield this standard error. For any other mean, an error of 0 counts as unknown.
-    """
-    if error is None or (not error and not 0 <= value <= 1):
-        return None
-    if 0 <= value <= 1:
-        return wilson_interval(value, max(min(value * (1 - value) / error**2, n), 1) if error else n)
-    half = _Z * error
-    return value - half, value + half
-
-
 def mean_of(means: Sequence[float], intervals: Sequence[Interval]) -> tuple[float, Interval]:
     """Return the unweighted mean of independent means (a macro average), with an interval derived from their intervals.
 
@@ -170,20 +155,6 @@ def mean_of(means: Sequence[float], intervals: Sequence[Interval]) -> tuple[floa
     mean = fmean(means)
     below, above = (math.hypot(*(ends[side] - m for m, ends in zip(means, intervals, strict=True))) for side in (0, 1))
     return mean, (mean - below / len(means), mean + above / len(means))
-
-
-def difference_of(
-    first: float, first_interval: Interval, second: float, second_interval: Interval
-) -> tuple[float, Interval]:
-    """Return the difference between two independent values (first minus second), with an interval derived from their
-    intervals.
-
-    For two shares with Wilson intervals, the result is Newcombe's interval (1998, method 10), which applies the method
-    of `mean_of` to a difference.
-    """
-    low = math.hypot(first - first_interval[0], second_interval[1] - second)
-    high = math.hypot(first_interval[1] - first, second - second_interval[0])
-    return first - second, (first - second - low, first - second + high)
 
 
 def guess_adjusted(accuracy: float, floor: float) -> float | None:

@@ -84,25 +84,6 @@ class ServingConfig(Section):
     """Maximum time to wait for a server to become ready, in seconds."""
 
 
-class ExternalConfig(Section):
-    """Benchmarks from lm-evaluation-harness, in addition to tasks or instead of them."""
-
-    tasks: list[Text] = Field(default_factory=list)
-    """Names of lm-eval tasks and groups, including those that rg_env ships in `configs/lm_eval` and those in `include`.
-    Only generative tasks are supported."""
-    include: Text | None = None
-    """Folder with additional task files in lm-eval's format. Code that the files refer to (`!function`) is executed."""
-    num_examples: Positive | None = None
-    """Number of examples to use from each benchmark task, starting with the first. Default: all examples."""
-    temperature: parsing.From0 | None = None
-    """Sampling temperature. Default: the task's own setting if it has one, otherwise 0 (greedy)."""
-    top_p: TopP | None = None
-    """Nucleus sampling threshold, like `sampling.top_p`. Default: the task's own setting if it has one, otherwise 1."""
-    max_tokens: Positive | None = None
-    """Maximum number of new tokens per answer. Default: the task's own setting if it has one, otherwise
-    `sampling.max_tokens`."""
-
-
 class EvalOutputConfig(Section):
     """Output files."""
 
@@ -177,35 +158,6 @@ class EvalTask(parsing.TaskOptions):
     """Settings that override `sampling` for this task."""
 
 
-class PublishedRow(Section):
-    """Each row contains the models' accuracies on one task, or their mean accuracies over several tasks."""
-
-    tasks: Annotated[list[Text], Field(min_length=1)] | None = None
-    """Tasks or labels to average the accuracies over. Default: the task or label with the same name as the row."""
-    accuracy: Annotated[dict[str, parsing.Share], Field(min_length=1)]
-    """Accuracy of each model, between 0 and 1."""
-
-    def names(self, row: str) -> list[str]:
-        """Return the names of the tasks whose accuracies are averaged for the row named `row`."""
-        return self.tasks or [row]
-
-
-class PublishedTable(Section):
-    """Each table contains the accuracies from a single source. The table's tasks and models must be listed in the
-    config."""
-
-    source: Text
-    """Source of the accuracies, such as a paper's title or URL."""
-    tolerance: parsing.Share
-    """Maximum difference at which a published accuracy and a measured accuracy are considered equal. 0.05 means five
-    percentage points."""
-    num_examples: Positive | None = None
-    """Number of distinct questions per task that each accuracy is based on. If omitted, the accuracies are treated as
-    exact."""
-    rows: Annotated[dict[str, PublishedRow], Field(min_length=1)]
-    """Published accuracies, by task or by a name of your choice."""
-
-
 TASKS_BY_NAME = named("{name: b, num_examples: 20}", "give the second entry a label: {name: LABEL, task: NAME}")
 
 
@@ -236,6 +188,8 @@ class EvalConfig(Section):
         "size": "use num_examples",
         "max_new_tokens": "use sampling.max_tokens",
         "batch_size": "use requests.concurrency",
+        "external": "run benchmarks with lm_eval itself, as in docs/tutorials/lm-eval.md",
+        "published": "docs/reference/experiments.md lists published accuracies",
     }
     mistaken: ClassVar = {
         "training": "this is a training config: use rg-env train",
@@ -249,9 +203,9 @@ class EvalConfig(Section):
     models: Annotated[dict[str, EvalModel], Field(min_length=1)]
     """Models to evaluate."""
     tasks: dict[str, EvalTask] = Field(default_factory=dict)
-    """Tasks to evaluate on. The name of a category selects all of its tasks. If omitted, and neither `data` nor
-    `external.tasks` is set, the evaluation tasks and data from a model's training run are used, with the run's
-    sampling settings and, unless `num_examples` is set, its numbers of questions."""
+    """Tasks to evaluate on. The name of a category selects all of its tasks. If neither `tasks` nor `data` is
+    set, the evaluation tasks and data from a model's training run are used, with the run's sampling settings and,
+    unless `num_examples` is set, its numbers of questions."""
     data: DataConfig | None = None
     """Your own questions and answers, in addition to tasks or instead of them. As in training, `eval_seed` determines
     which `num_examples` rows are selected. Rows that a checkpoint was trained on are skipped for that checkpoint."""
@@ -278,12 +232,9 @@ class EvalConfig(Section):
     rewards: parsing.Rewards = Field(default_factory=parsing.default_rewards)
     """Rewards by name. The reported reward is the weighted sum of these rewards."""
     sampling: SamplingConfig = SamplingConfig()
-    external: ExternalConfig = ExternalConfig()
     requests: RequestsConfig = RequestsConfig()
     serving: ServingConfig = ServingConfig()
     output: EvalOutputConfig = EvalOutputConfig()
-    published: dict[str, PublishedTable] = Field(default_factory=dict)
-    """Published accuracies to compare the results with, by table name."""
 
     _tasks_named = field_validator("tasks", mode="before")(lambda value: _without_categories(TASKS_BY_NAME(value)))
 
@@ -342,7 +293,6 @@ class EvalConfig(Section):
         times = self.rollouts_per_example + self.greedy
         tokens = sum(n * times * self.sampling_of(name).max_tokens for name, n in counts.items()) * len(self.models)
         draws = f"{self.rollouts_per_example} sampled{' and 1 greedy' if self.greedy else ''}"
-        external, first = self.external.tasks, self.external.num_examples
         lines = {
             "models": ", ".join(self.models),
             "tasks": ", ".join(f"{name} ({counts[name]})" for name in self.tasks),
@@ -350,9 +300,6 @@ class EvalConfig(Section):
             "answers": counts and f"{draws} per question; grading mode: {self.grading}",
             "calls": counts
             and f"{len(self.models) * sum(counts.values()) * times:,}, with up to {tokens:,} answer tokens",
-            "external": external
-            and f"{', '.join(external)}{f' (examples per task: {first})' if first else ''}; "
-            "calls for benchmarks are not included above",
         }
         return [f"{label:<12}{text}" for label, text in lines.items() if text]
 

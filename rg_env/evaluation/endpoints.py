@@ -25,7 +25,7 @@ from rg_env.core.prompts import fold_system
 from rg_env.core.text import is_count, listed, one_line, reason_of
 from rg_env.errors import InputError, ServerError
 from rg_env.evaluation.config import EvalConfig, EvalModel, RequestsConfig
-from rg_env.evaluation.questions import Reply, Request
+from rg_env.evaluation.questions import ChatRequest, Reply
 from rg_env.inference.vllm.client import request_fields
 
 DEFAULT_KEY = "OPENAI_API_KEY"
@@ -72,7 +72,7 @@ class Endpoint:
             verify=self.ssl,
         )
 
-    async def reply(self, request: Request, client: httpx.AsyncClient) -> Reply:
+    async def reply(self, request: ChatRequest, client: httpx.AsyncClient) -> Reply:
         """Send a request and return the reply, or the error from the last attempt.
 
         Raises:

@@ -1,7 +1,7 @@
 """Read and check evaluation configs.
 
     config = load_eval_config("configs/eval/tiny.yaml", ["num_examples=50"])
-    config = eval_config_of(["models=tiny", "tasks=leg_counting"])
+    config = load_eval_config(None, ["models=tiny", "tasks=leg_counting"])
 
 Validation does not load a model or import torch or reasoning_gym. API keys, the values of task options and the contents
 of data files are checked later, in `runner.prepared`. If a model belongs to a training run, values missing from the
@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,7 +24,6 @@ from rg_env.core.rewards import resolve_rewards
 from rg_env.core.run_folder import model_path_problem
 from rg_env.core.tasks.task_table import load_table
 from rg_env.core.user_code import import_user_code
-from rg_env.errors import ConfigError, unknown_name
 from rg_env.evaluation.config import TASKS_BY_NAME, EvalConfig, EvalModel, run_of
 from rg_env.evaluation.labels import entry_problems
 from rg_env.tiny import TINY
@@ -38,34 +38,35 @@ _SECRET = (
 )
 
 
-def load_eval_config(file: str | Path, overrides: Sequence[str] = ()) -> EvalConfig:
+def load_eval_config(
+    file: str | Path | None, overrides: Sequence[str] = (), options: Mapping[str, Any] = MappingProxyType({})
+) -> EvalConfig:
     """Read, resolve and validate an evaluation config.
+
+    Args:
+        file: the config file, or None for a config from `overrides` and `options` alone.
+        overrides: values by key, as `section.key=value`. They take precedence over `options`.
+        options: values of command-line options, by dotted key. A list of names under `tasks` selects from the file's
+            tasks.
 
     Raises:
         InputError: a file cannot be read.
         ConfigError: keys, types, ranges, names or combinations are invalid. All errors are reported at once.
     """
-    document, file_alone = read_config(file, overrides), read_config(file)
-    _take_held_out(file_alone)
-    _select(document, file_alone.get(("tasks",)))
-    return checked_eval_config(document, file_alone)
+    document = read_config(file) if file else Document({}, Path(COMMAND_LINE))
+    _use_held_out_tasks(document)
+    for key, value in options.items():
+        value = _selected(value, document.get(("tasks",))) if file and key == "tasks" else value
+        document.set(tuple(key.split(".")), value, COMMAND_LINE)
+    return checked_eval_config(overridden(document, overrides))
 
 
-def eval_config_of(overrides: Sequence[str]) -> EvalConfig:
-    """Create a config from overrides alone (`section.key=value`). Raises the same errors as `load_eval_config`."""
-    return checked_eval_config(overridden(Document({}, Path(COMMAND_LINE)), overrides))
-
-
-def checked_eval_config(document: Document, file_alone: Document | None = None) -> EvalConfig:
-    """Create a config from `document`. `file_alone` is the document without the command line's overrides. Raises the
-    same errors as `load_eval_config`."""
-    _take_held_out(document)
+def checked_eval_config(document: Document) -> EvalConfig:
+    """Create a config from `document`. Raises the same errors as `load_eval_config`."""
     config = parse_config(document, EvalConfig, _names)
-    found = [problem for check in (_names, _models, _sampling, _external) for problem in check(config)]
-    found += _published(config, document, file_alone or document)
-    if found:
+    if found := [problem for check in (_names, _models, _sampling, _required) for problem in check(config)]:
         raise config_error(document, found)
-    return _without_unmeasured(config)
+    return config
 
 
 def _by_name(tasks: Any) -> dict[str, Any]:
@@ -75,69 +76,33 @@ def _by_name(tasks: Any) -> dict[str, Any]:
     return entries
 
 
-def _take_held_out(document: Document) -> None:
-    """Treat tasks under `evaluation` like tasks under `tasks`. Files that define held-out tasks for training list them
-    under `evaluation`."""
+def _use_held_out_tasks(document: Document) -> None:
+    """Move tasks under `evaluation` to `tasks`. Files that define held-out tasks for training list them under
+    `evaluation`."""
     held_out = document.get(("evaluation",))
-    if not isinstance(held_out, dict) or [*held_out] != ["tasks"]:
-        return
-    with contextlib.suppress(ValueError):  # the schema reports invalid tasks
-        tasks, own = _by_name(held_out["tasks"]), _by_name(document.get(("tasks",)))
-        del document.values["evaluation"]
-        if not _replaced(document, "tasks"):
-            both = [name for name in tasks if isinstance(tasks[name], dict) and isinstance(own.get(name), dict)]
-            own = {**tasks, **own, **{name: {**tasks[name], **own[name]} for name in both}}
-        document.values["tasks"] = own
+    if isinstance(held_out, dict) and [*held_out] == ["tasks"]:
+        with contextlib.suppress(ValueError):  # the schema reports invalid tasks
+            document.values["tasks"] = _by_name(held_out["tasks"]) | _by_name(document.get(("tasks",)))
+            del document.values["evaluation"]
 
 
-def _select(document: Document, tasks: Any) -> None:
-    """Apply the options in the config file's `tasks` to the tasks named on the command line. A category name selects
-    the file's tasks in that category, if there are any."""
-    names = document.get(("tasks",))
-    names = [names] if isinstance(names, str) else names
-    if not _replaced(document, "tasks") or not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-        return
+def _selected(names: list[str], tasks: Any) -> Any:
+    """Return the entries for the tasks called `names`, with their options from a config file's `tasks`. A category's
+    name selects the file's tasks in that category, if there are any."""
     selected: dict[str, Any] = {}
-    with contextlib.suppress(ValueError):  # the schema reports invalid tasks
+    try:
         entries = _by_name(tasks)
-        for name in names:
-            of_category = {label: entry for label, entry in entries.items() if _category(label, entry) == name}
-            selected |= of_category or {name: entries.get(name, {})}
-        document.set(("tasks",), selected, COMMAND_LINE)
-
-
-def _replaced(document: Document, section: str) -> bool:
-    """Whether the command line replaces the entire `section`."""
-    return document.origins.get((section,)) == COMMAND_LINE
+    except ValueError:  # the names replace the invalid section
+        return names
+    for name in names:
+        of_category = {label: entry for label, entry in entries.items() if _category(label, entry) == name}
+        selected |= of_category or {name: entries.get(name, {})}
+    return selected
 
 
 def _category(label: str, entry: Any) -> str | None:
     task = (isinstance(entry, Mapping) and entry.get("task")) or label
     return str(load_table()[task]["category"]) if task in load_table() else None
-
-
-def _without_unmeasured(config: EvalConfig) -> EvalConfig:
-    """Return the config without published accuracies for tasks or models that are not evaluated."""
-    published = {}
-    for name, table in config.published.items():
-        rows = {}
-        for row, figures in table.rows.items():
-            accuracy = {model: value for model, value in figures.accuracy.items() if model in config.models}
-            if accuracy and {*figures.names(row)} <= {*config.names}:
-                rows[row] = figures.model_copy(update={"accuracy": accuracy})
-        if rows:
-            published[name] = table.model_copy(update={"rows": rows})
-    return config.model_copy(update={"published": published})
-
-
-def _known(file_alone: Document) -> tuple[set[str], set[str]]:
-    """Return the model names and the task names in a config file, including entries set to null."""
-    models, tasks = ({path[1] for path in file_alone.nulls if path[:-1] == (key,)} for key in ("models", "tasks"))
-    given = {key: value for key in ("models", "tasks", "data") if (value := file_alone.get((key,))) is not None}
-    with contextlib.suppress(ConfigError):  # an invalid section is allowed here: the command line may replace it
-        alone = parse_config(Document({"models": {"": TINY}, **given}, file_alone.file), EvalConfig)
-        return models | {*alone.models}, tasks | {*alone.names}
-    return models, tasks
 
 
 def _names(config: EvalConfig) -> Iterator[Problem]:
@@ -219,35 +184,9 @@ def _sampling(config: EvalConfig) -> Iterator[Problem]:
         yield Problem(("serving", "gpus"), "must list at least one GPU, and no GPU twice")
 
 
-def _external(config: EvalConfig) -> Iterator[Problem]:
-    external = config.external
-    if not config.names and not external.tasks and not any(run_of(each.model) for each in config.models.values()):
+def _required(config: EvalConfig) -> Iterator[Problem]:
+    if not config.names and not any(run_of(each.model) for each in config.models.values()):
         found = [Problem(("models",), problem) for problem in path_problems(config.models.values())]
-        required = Problem(("tasks",), "is required: list at least one task, or set data or external.tasks (there "
-                      "is a default only for checkpoints of a training run: the run's tasks)")  # fmt: skip
+        required = Problem(("tasks",), "is required: list at least one task, or set data (there is a default only for "
+                      "checkpoints of a training run: the run's tasks)")  # fmt: skip
         yield from found or [required]
-    if len(set(external.tasks)) < len(external.tasks):
-        yield Problem(("external", "tasks"), "names a task twice")
-    if external.include is not None and not os.path.isdir(external.include):
-        yield Problem(("external", "include"), "is not a folder")
-
-
-def _published(config: EvalConfig, document: Document, file_alone: Document) -> Iterator[Problem]:
-    """Check published accuracies for unknown models and for unknown or repeated tasks. Tasks and models that are in the
-    config file but excluded by the command line are allowed, unless the command line itself sets the accuracies."""
-    known_models, known_tasks = _known(file_alone)
-    for table, each in config.published.items():
-        for row, figures in each.rows.items():
-            path = ("published", table, "rows", row)
-            given = {name for name in figures.accuracy if document.origin((*path, "accuracy", name)) == COMMAND_LINE}
-            for name in figures.names(row):
-                if name not in config.names and (given or name not in known_tasks):
-                    where = path if figures.tasks is None else (*path, "tasks")
-                    message = f"{unknown_name('task', name, config.names)}; rows can include only evaluated tasks"
-                    yield Problem(where, message)
-            if figures.tasks and len(set(figures.tasks)) < len(figures.tasks):
-                yield Problem((*path, "tasks"), "names a task twice")
-            for name in figures.accuracy:
-                if name not in config.models and (name in given or name not in known_models):
-                    message = f"{unknown_name('model', name, config.models)}; only evaluated models can be compared"
-                    yield Problem((*path, "accuracy", name), message)

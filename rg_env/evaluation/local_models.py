@@ -16,7 +16,7 @@ from rg_env.core.text import reason_of
 from rg_env.errors import InputError, MissingExtraError, install_command
 from rg_env.evaluation.config import EvalConfig, EvalModel
 from rg_env.evaluation.endpoints import Endpoint, endpoint
-from rg_env.evaluation.questions import Reply, Request
+from rg_env.evaluation.questions import ChatRequest, Reply
 from rg_env.inference.chat_templates import rejects_system_role
 from rg_env.inference.machine import Machine
 from rg_env.inference.protocol import Engine, PromptEncoder, Sampling
@@ -32,7 +32,7 @@ class LocalModel:
     engine: Engine
     encoder: PromptEncoder
 
-    def replies(self, requests: Sequence[Request]) -> Iterator[list[tuple[int, Reply]]]:
+    def replies(self, requests: Sequence[ChatRequest]) -> Iterator[list[tuple[int, Reply]]]:
         """Yield batches of (request index, reply) pairs.
 
         The engine would form the same batches if it received all requests at once, so batching here does not change the

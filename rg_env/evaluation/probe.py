@@ -23,7 +23,7 @@ from rg_env.errors import InputError, unknown_name
 from rg_env.evaluation.config import EvalConfig
 from rg_env.evaluation.endpoints import endpoint
 from rg_env.evaluation.local_models import require_torch
-from rg_env.evaluation.questions import Request, draw
+from rg_env.evaluation.questions import ChatRequest, draw
 from rg_env.evaluation.results import Results, TaskResults
 from rg_env.evaluation.tables import TableConsole, cell, print_table
 from rg_env.inference.protocol import Sampling
@@ -32,7 +32,7 @@ Verdict = Literal["too few", "too hard", "trainable", "too easy", "guessable"]
 LEAST_QUESTIONS = 16
 """Minimum number of questions for a verdict. Fewer questions say too little: even if none of ten questions is solved,
 the true solve rate may be as high as 28%."""
-SOLVED = (0.1, 0.8)
+TRAINABLE_RATES = (0.1, 0.8)
 """Lower and upper bounds on the fraction of right answers at trainable levels."""
 LEAST_INFORMATIVE = 0.15
 """Minimum fraction of groups that teach for a level to be trainable. Below this fraction, too few rollouts provide a
@@ -153,7 +153,7 @@ async def _refusals(config: EvalConfig, prompts: Mapping[str, Any]) -> dict[str,
     ready = await endpoint(model, config)
     async with ready.client() as client:
         replies = {
-            name: await ready.reply(Request(prompt, Sampling(**config.sampling_of(name).model_dump())), client)
+            name: await ready.reply(ChatRequest(prompt, Sampling(**config.sampling_of(name).model_dump())), client)
             for name, prompt in prompts.items()
         }
     return {name: reply.error for name, reply in replies.items() if reply.error}
@@ -189,7 +189,7 @@ def _probed(name: str, results: TaskResults, model: str) -> Probed:
 
 
 def _verdict(questions: int, solved: float, interval: tuple[float, float], informative: float, floor: float) -> Verdict:
-    least, most = SOLVED
+    least, most = TRAINABLE_RATES
     if questions < LEAST_QUESTIONS:
         return "too few"
     if solved > most:

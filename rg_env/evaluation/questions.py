@@ -1,13 +1,11 @@
 """Frozen questions (the evaluation rows of an environment), and models' answers to them, in evaluations and training.
 
     questions = Questions(ReasoningGym("maze", 0, 100))
-    work = TaskWork("tiny", questions, Sampling(), times=4)
-    work.take(replies, work.rollouts(replies))            # score the replies, and add their records
+    answers = TaskAnswers("tiny", questions, Sampling(), times=4)
+    answers.add(replies, answers.rollouts(replies))       # score the replies, and add their records
 
-A `Work` object represents one model's work on a task's questions (`TaskWork`) or on an external benchmark
-(`external.Benchmark`), including the answers so far. `rg-env eval` scores each answer to a task immediately
-(benchmarks are graded at the end) and appends the answer's record to the work's file. Results are computed only from
-these records, so an interrupted evaluation can resume with just the missing answers. Record format for tasks:
+`rg-env eval` scores each answer immediately and appends the answer's record to `rollouts.jsonl`. Results are computed
+only from these records, so an interrupted evaluation can resume with just the missing answers. Record format:
 
 {"model", "draw": "sampled" or "greedy", "part", "task": name or label, "level", "row": hash of the question, "problem":
  index of the question, "rollout": index of the answer, "question", "answer": gold answer, "completion", "reasoning",
@@ -20,9 +18,8 @@ A call that ultimately failed counts as a wrong answer, with the status "failed"
 import contextlib
 import json
 import os
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -34,22 +31,18 @@ from rg_env.core.data.splits import question_hash
 from rg_env.core.data.user_rows import in_order
 from rg_env.core.environment import Environment, ReasoningGym, Row
 from rg_env.core.grading.scoring import Rollout, score, task_of
-from rg_env.core.rewards import Scored
+from rg_env.core.rewards import RolloutRecord, question_of, record_of
 from rg_env.core.run_folder import damaged, json_lines
 from rg_env.errors import InputError, OutputFolderError
-from rg_env.evaluation import results
 from rg_env.evaluation.config import EvalConfig
-from rg_env.evaluation.results import Part
+from rg_env.evaluation.results import EvaluatedEnvironment, TaskPart
 from rg_env.inference.protocol import Sampling
 
-LEVEL = "rg_level"
-"""Key in a row's `info` for the question's curriculum level (a string)."""
 ROLLOUTS = "rollouts.jsonl"
 FAILED = "failed"
 """Status of a failed call."""
 _CONSTANTS = 3
 """Number of gold answers to try as the constant answer, starting with the most frequent."""
-Record = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +50,7 @@ class Questions:
     """Evaluation rows of an environment, identified by index."""
 
     env: Environment
-    part: Part | None = None
+    part: TaskPart | None = None
     """The questions' role in a training run, or None outside a training run."""
     label: str | None = None
     """Name used in reports, or None if each row is reported under its task."""
@@ -112,9 +105,9 @@ class Questions:
             return row["prompt"]
         return replace(self.env.prompt_options, system_prompt=system_prompt).messages(row["question"])
 
-    def described(self) -> results.Environment:
+    def described(self) -> EvaluatedEnvironment:
         """Return a description of the environment for results."""
-        return results.Environment(
+        return EvaluatedEnvironment(
             part=self.part,
             label=self.label,
             tasks=self.tasks,
@@ -122,14 +115,6 @@ class Questions:
             manifest_sha256=None if self.env.manifest is None else split_hash(self.env.manifest, "eval"),
             prompts_sha256=hash_of_rows(self.rows),
         )
-
-
-def question_of(row: Row) -> str:
-    """Return the text of a row's question. If the row does not have a question, return the prompt's text or last
-    message."""
-    prompt = row["prompt"]
-    found = row.get("question")
-    return str(found if found is not None else prompt if isinstance(prompt, str) else prompt[-1]["content"])
 
 
 def own_rows(env: Environment) -> dict[str, list[str]] | None:
@@ -145,28 +130,6 @@ def own_rows(env: Environment) -> dict[str, list[str]] | None:
 def hash_with_answer(row: Row) -> str:
     """Return the hex SHA-256 of a row's question and gold answer."""
     return question_hash(json.dumps([question_of(row), row["answer"]]))
-
-
-def record_of(rollout: Rollout, scored: Scored) -> Record:
-    """Convert a scored rollout to a JSON-compatible dict."""
-    level, correct = rollout.info.get(LEVEL), scored.metrics.get("accuracy")
-    score = rollout.score if "status/wrong" in scored.metrics else None
-    return {
-        "task": rollout.task,
-        **({} if level is None else {"level": int(level)}),
-        "question": question_of(rollout.row),
-        "answer": rollout.answer,
-        "completion": rollout.text,
-        "completion_tokens": rollout.completion_tokens,
-        "truncated": rollout.truncated,
-        "extracted": score.answer if score else None,
-        "score": score.value if score else None,
-        "correct": None if correct is None else correct == 1.0,
-        "reward": scored.reward,
-        "rewards": scored.rewards,
-        "status": score.status if score else None,
-        "detail": score.detail if score else "",
-    }
 
 
 def draw(config: EvalConfig, name: str) -> Questions:
@@ -211,18 +174,19 @@ def _floor(env: Environment) -> float:
 # Answers
 
 
+AnswerKey = tuple[str, int, int]
+"""Draw ("sampled" or "greedy"), index of the question, and index of the answer."""
+
+
 class Answer(NamedTuple):
     """Record fields used to compute results."""
 
-    draw: str | None = None
     correct: bool | None = None
     reward: float = 0.0
     status: str | None = None
     truncated: bool | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
-    text: str | None = None
-    """Text of the answer. This field is set only for external benchmarks, which are graded at the end."""
     error: str | None = None
     """Reason why the call failed."""
 
@@ -233,7 +197,7 @@ class Answer(NamedTuple):
         return cls(*values)
 
 
-class Request(NamedTuple):
+class ChatRequest(NamedTuple):
     """A prompt (messages, or text for a local model) and sampling settings."""
 
     prompt: Any
@@ -264,62 +228,8 @@ class Reply:
     """Duration of the call in seconds, or None for calls in a batch."""
 
 
-class Work(ABC):
-    """One model's work on a task or a benchmark, with its answers so far, by key."""
-
-    file: str
-    """Path of the records file, relative to the evaluation folder."""
-
-    def __init__(self, model: str, label: str, keys: Iterable[Any]):
-        self.model, self.label, self.keys = model, label, dict.fromkeys(keys)
-        self.answers: dict[Any, Answer] = {}
-        self.keep: Callable[[Record], Any] = lambda record: None
-        """Function that is called with each new record."""
-
-    @property
-    def failed(self) -> int:
-        """Number of calls that ultimately failed."""
-        return sum(answer.error is not None for answer in self.answers.values())
-
-    def open(self) -> list[Any]:
-        """Return the keys of missing answers, including the keys of failed calls."""
-        return [key for key in self.keys if key not in self.answers or self.answers[key].error is not None]
-
-    @abstractmethod
-    def request(self, key: Any) -> Request:
-        """Return the request for an answer."""
-
-    def rollouts(self, replies: Mapping[Any, Reply]) -> dict[Any, Rollout]:
-        """Create rollouts from the successful replies, for `take`. For external benchmarks, the result is empty."""
-        return {}
-
-    def take(self, replies: Mapping[Any, Reply], rollouts: Mapping[Any, Rollout]) -> None:
-        """Add replies. Raises the same errors as `records`."""
-        for reply, own in zip(replies.values(), self.records(replies, rollouts), strict=True):
-            common = {"model": self.model, "reasoning": reply.reasoning, "prompt_tokens": reply.prompt_tokens}
-            record = {**common, **own, "error": reply.error, "seconds": reply.seconds}
-            self.keep(record)
-            self.put(record)
-
-    @abstractmethod
-    def records(self, replies: Mapping[Any, Reply], rollouts: Mapping[Any, Rollout]) -> Iterator[Record]:
-        """Yield a record for each reply, without the keys added by `take`."""
-
-    def put(self, record: Record) -> bool:
-        """Add a record, replacing any earlier record for the same answer. Return False if the record is not part of
-        this work."""
-        if (key := self.key(record)) not in self.keys:
-            return False
-        self.answers[key] = Answer.of(record)
-        return True
-
-    @abstractmethod
-    def key(self, record: Record) -> Any:
-        """Return the key of the answer in a record."""
-
-
-class TaskWork(Work):
-    """The work of one model on a task's questions, with answers by (draw, question index, answer index).
+class TaskAnswers:
+    """One model's answers to a task's questions, keyed by (draw, question index, answer index).
 
     Args:
         times: number of sampled answers per question.
@@ -327,8 +237,6 @@ class TaskWork(Work):
         left_out: indices of questions to skip for this model.
         system_prompt: the model's own system prompt, which replaces the environment's system prompt.
     """
-
-    file = ROLLOUTS
 
     def __init__(
         self,
@@ -341,33 +249,41 @@ class TaskWork(Work):
         left_out: frozenset[int] = frozenset(),
         system_prompt: str | None = None,
     ):
+        self.model, self.task, self.questions, self.sampling = model, questions.name, questions, sampling
+        self.times, self.greedy, self.system_prompt = times, greedy, system_prompt
         self.numbers = [number for number in questions.numbers if number not in left_out]
         sampled = [("sampled", number, k) for number in self.numbers for k in range(times)]
-        super().__init__(model, questions.name, sampled + [("greedy", number, 0) for number in self.numbers if greedy])
-        self.questions, self.sampling, self.times, self.greedy = questions, sampling, times, greedy
-        self.system_prompt = system_prompt
+        self.keys = dict.fromkeys(sampled + [("greedy", number, 0) for number in self.numbers if greedy])
+        self.by_key: dict[AnswerKey, Answer] = {}
+        """The answers so far."""
+        self.on_record: Callable[[RolloutRecord], Any] = lambda record: None
+        """Function that is called with each new record."""
 
     @property
     def left_out(self) -> int:
         """Number of questions skipped for this model."""
         return len(self.questions.numbers) - len(self.numbers)
 
+    @property
+    def failed(self) -> int:
+        """Number of calls that ultimately failed."""
+        return sum(answer.error is not None for answer in self.by_key.values())
+
+    def missing(self) -> list[AnswerKey]:
+        """Return the keys of missing answers, including the keys of failed calls."""
+        return [key for key in self.keys if key not in self.by_key or self.by_key[key].error is not None]
+
     def of(self, number: int, draw: str = "sampled") -> list[Answer]:
         """Return the answers to a question, in order. For a skipped question, return an empty list."""
-        return [self.answers[draw, number, k] for k in range(self.times) if (draw, number, k) in self.answers]
+        return [self.by_key[draw, number, k] for k in range(self.times) if (draw, number, k) in self.by_key]
 
-    def key(self, record: Record) -> Any:
-        """Return the key of the answer in a record, or None if the record is not part of this work."""
-        key = record["draw"], record["problem"], record["rollout"]
-        return key if key in self.keys and self.questions.hashes[key[1]] == record["row"] else None
-
-    def request(self, key: tuple[str, int, int]) -> Request:
+    def request(self, key: AnswerKey) -> ChatRequest:
         """Return the request for an answer."""
         sampling = replace(self.sampling, temperature=0.0) if key[0] == "greedy" else self.sampling
-        return Request(self.questions.prompt(key[1], self.system_prompt), sampling)
+        return ChatRequest(self.questions.prompt(key[1], self.system_prompt), sampling)
 
-    def rollouts(self, replies: Mapping[Any, Reply]) -> dict[Any, Rollout]:
-        """Create rollouts from the successful replies."""
+    def rollouts(self, replies: Mapping[AnswerKey, Reply]) -> dict[AnswerKey, Rollout]:
+        """Create rollouts from the successful replies, for `add`."""
         names = ("token_ids", "logprobs", "completion_tokens", "truncated")
         return {
             key: self.questions.env.rollout(
@@ -377,8 +293,8 @@ class TaskWork(Work):
             if not reply.error
         }
 
-    def records(self, replies: Mapping[Any, Reply], rollouts: Mapping[Any, Rollout]) -> Iterator[Record]:
-        """Score the rollouts, and yield a record for each reply.
+    def add(self, replies: Mapping[AnswerKey, Reply], rollouts: Mapping[AnswerKey, Rollout]) -> None:
+        """Score the rollouts, and add a record for each reply.
 
         Raises:
             RewardError: a reward raised an error or did not return a finite number.
@@ -391,6 +307,9 @@ class TaskWork(Work):
         for (draw, number, k), reply in replies.items():
             key, row = (draw, number, k), self.questions.rows[number]
             record = {
+                "model": self.model,
+                "reasoning": reply.reasoning,
+                "prompt_tokens": reply.prompt_tokens,
                 "draw": draw,
                 "part": self.questions.part,
                 "row": self.questions.hashes[number],
@@ -399,17 +318,29 @@ class TaskWork(Work):
                 "question": question_of(row),
                 "answer": row["answer"],
                 **(record_of(rollouts[key], scored[key]) if key in rollouts else failed),
-                "task": self.label,
+                "task": self.task,
+                "error": reply.error,
+                "seconds": reply.seconds,
             }
             if reply.refusal and not record["detail"]:
                 record["detail"] = f"refusal: {reply.refusal}"
-            yield record
+            self.on_record(record)
+            self.load(record)
+
+    def load(self, record: RolloutRecord) -> bool:
+        """Load a record, replacing any earlier record for the same answer. Return False if the record is for another
+        question or answer."""
+        key = record["draw"], record["problem"], record["rollout"]
+        if key not in self.keys or self.questions.hashes[key[1]] != record["row"]:
+            return False
+        self.by_key[key] = Answer.of(record)
+        return True
 
 
 @contextmanager
-def record_file(path: Path, works: Sequence[Work]) -> Iterator[int]:
-    """Load a file's records into `works`, and append new records to the file. Yield the number of records that do not
-    belong to any of the works. Only one process at a time may write to the file.
+def record_file(path: Path, answer_sets: Sequence[TaskAnswers]) -> Iterator[int]:
+    """Load a file's records into `answer_sets`, and append new records to the file. Yield the number of records that do
+    not belong to any of these sets. Only one process at a time may write to the file.
 
     Raises:
         InputError: the file cannot be opened, or is damaged.
@@ -417,7 +348,7 @@ def record_file(path: Path, works: Sequence[Work]) -> Iterator[int]:
         OSError: a record cannot be written, for example because the disk is full.
     """
 
-    def append(record: Record) -> None:
+    def append(record: RolloutRecord) -> None:
         text = json.dumps(record, ensure_ascii=False, allow_nan=False)
         try:
             file.write(text.encode("utf-8", "backslashreplace") + b"\n")
@@ -428,23 +359,22 @@ def record_file(path: Path, works: Sequence[Work]) -> Iterator[int]:
             raise OutputFolderError(f"{path} was removed during the evaluation, so its rollouts are lost")
 
     try:
-        path.parent.mkdir(exist_ok=True)
         file = path.open("a+b")
         file.seek(0)
         file.truncate(sum(len(line) for line in file if line.endswith(b"\n")))
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
-    by_name, strangers = {(work.model, work.label): work for work in works}, 0
+    by_name, unmatched = {(each.model, each.task): each for each in answer_sets}, 0
     try:
         for record in json_lines(path):
             try:
-                work = by_name.get((record["model"], record["benchmark" if "benchmark" in record else "task"]))
-                strangers += work is None or not work.put(record)
+                answers = by_name.get((record["model"], record["task"]))
+                unmatched += answers is None or not answers.load(record)
             except (KeyError, TypeError) as error:
                 raise damaged(path, f"a record is incomplete or malformed: {error}") from error
-        for each in works:
-            each.keep = append
-        yield strangers
+        for each in answer_sets:
+            each.on_record = append
+        yield unmatched
     finally:
         with contextlib.suppress(OSError):  # an error here must not hide the error that ended the evaluation
             file.close()

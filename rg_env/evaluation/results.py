@@ -24,17 +24,17 @@ from pydantic import ConfigDict, Field, Strict, ValidationError
 from rg_env.core.config.files import leaves
 from rg_env.core.config.parsing import Section, Share, problems_in
 from rg_env.core.run_folder import RunFolder, damaged
-from rg_env.core.statistics import Difference, mean_of
+from rg_env.core.statistics import Difference, Interval, mean_of
 from rg_env.core.text import listed, one_line
 from rg_env.errors import InputError
-from rg_env.inference import protocol
+from rg_env.inference.protocol import Sampling
 
-Interval = Annotated[tuple[float, float], Strict(False)]
-"""Lower and upper ends of a 95% confidence interval. The type is not strict because intervals are lists in JSON."""
-Part = Literal["training", "held_out", "labelled"]
+IntervalField = Annotated[Interval, Strict(False)]
+"""95% confidence interval. The type is not strict because intervals are lists in JSON."""
+TaskPart = Literal["training", "held_out", "labelled"]
 """Role of a task in a training run: trained on, held out, or reported under a label and excluded from all overall
 figures."""
-SUFFIXES = {"held_out": " (held out)", "labelled": " (label)"}
+PART_SUFFIXES = {"held_out": " (held out)", "labelled": " (label)"}
 """Suffixes of task names in plots and reports, by the task's role."""
 
 
@@ -44,16 +44,16 @@ MEANS = {"accuracy": "correct", "greedy_accuracy": "correct", "reward": "reward"
 
 
 OVERLAP_UNKNOWN = "its overlap with the questions is unknown"
-"""Part of the note about a model whose training questions are not recorded."""
+"""TaskPart of the note about a model whose training questions are not recorded."""
 
 
-class Record(Section):
+class ResultsRecord(Section):
     """A part of a results file."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
 
-class Questions(Record):
+class QuestionSet(ResultsRecord):
     """The questions, which are the same for all models."""
 
     n: int
@@ -67,10 +67,10 @@ class Questions(Record):
     """Hash of the prompts and gold answers. The prompts are those for models without their own system prompt."""
 
 
-class Environment(Record):
+class EvaluatedEnvironment(ResultsRecord):
     """An environment that provided evaluation rows."""
 
-    part: Part | None
+    part: TaskPart | None
     label: str | None
     tasks: list[str]
     n: int
@@ -79,7 +79,7 @@ class Environment(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampling(protocol.Sampling):
+class EvaluationSampling(Sampling):
     """Sampling settings."""
 
     rollouts_per_example: int
@@ -92,12 +92,12 @@ class Sampling(protocol.Sampling):
         return f"temperature {self.temperature:g}, top_p {self.top_p:g}, at most {self.max_tokens} tokens"
 
 
-class Accuracy(Record):
+class Accuracy(ResultsRecord):
     """Mean accuracy, with confidence intervals for this mean and for other means."""
 
     accuracy: Share | None
     """Mean accuracy, or None if the environment does not have an accuracy metric."""
-    intervals: dict[str, Interval]
+    intervals: dict[str, IntervalField]
     """Intervals of the means in `MEANS`, by name. Means that are None do not have intervals. If there is only one
     question, mean rewards and token counts do not have intervals."""
 
@@ -151,7 +151,7 @@ class Scores(Accuracy):
         return self.pass_at_k | known | {f"status/{name}": share for name, share in self.status.items()}
 
 
-class Usage(Record):
+class Usage(ResultsRecord):
     """Token counts and their cost."""
 
     prompt_tokens: int | None
@@ -160,7 +160,7 @@ class Usage(Record):
     """Cost in the currency of the configured prices, or None if prices or token counts are missing."""
 
 
-class ModelResult(Record):
+class ModelResult(ResultsRecord):
     """Results of one model on one task."""
 
     source: str
@@ -182,51 +182,21 @@ class Paired(Difference):
 
     a: str
     b: str
-    interval: Interval
+    interval: IntervalField
 
 
-Verdict = Literal["within_tolerance", "within_chance", "beyond"]
-
-
-class PublishedFigure(Record):
-    """A published accuracy compared with ours."""
-
-    table: str
-    source: str
-    row: str
-    tasks: list[str]
-    """Tasks that the accuracies are averaged over."""
-    model: str
-    published: Share
-    published_n: int | None
-    """Number of distinct questions that the published accuracy is based on, or None if the number is unknown."""
-    ours: Share
-    interval: Interval
-    """Interval of our accuracy."""
-    n: int
-    """Number of distinct questions that our accuracy is based on."""
-    difference: float
-    """Our accuracy minus the published accuracy."""
-    difference_interval: Interval
-    """Interval of the difference, which accounts for the sizes of both samples."""
-    tolerance: Share
-    verdict: Verdict
-    """Whether the difference is within the tolerance, within chance (larger than the tolerance, but with an interval
-    that contains 0), or beyond both."""
-
-
-class TaskResults(Record):
+class TaskResults(ResultsRecord):
     """Results of all models on one task."""
 
     task: str
     """Name or label of the task."""
-    part: Part | None = None
+    part: TaskPart | None = None
     """Role in the training run, or None outside a training run."""
     spec: dict[str, Any] | None
     """Name, config and levels, as accepted by `Mixture.parse`, or None for rows that rg_env did not generate."""
     category: str | None
-    questions: Questions
-    sampling: Sampling
+    questions: QuestionSet
+    sampling: EvaluationSampling
     system_prompt: str | None
     grading: Literal["hardened", "partial", "upstream"]
     floor: Share | None
@@ -247,40 +217,6 @@ class TaskResults(Record):
         return self.part in (None, "training")
 
 
-class BenchmarkScore(Record):
-    """A score computed by lm-evaluation-harness."""
-
-    task: str
-    """Name of the benchmark or of one of its tasks."""
-    metric: str
-    filter: str
-    """The lm-eval filter that extracted the answer."""
-    value: float
-    stderr: float | None
-    interval: Interval | None
-    """Interval derived from `stderr`, or None if `stderr` is missing. For proportions, this is a Wilson interval (see
-    `core.statistics.error_interval`)."""
-    n: int
-    """Number of documents."""
-    num_fewshot: int | None
-    version: str | None
-    """lm-eval's version of the task."""
-
-
-class ExternalResult(Record):
-    """Results of one model on one benchmark from lm-evaluation-harness."""
-
-    model: str
-    benchmark: str
-    answers: int
-    failed: int
-    """Number of calls that ultimately failed. Failed calls are graded as empty answers."""
-    truncated: Share | None
-    usage: Usage
-    scores: list[BenchmarkScore]
-    """Scores, starting with those for the entire benchmark."""
-
-
 class ModelSummary(Accuracy):
     """Macro average of a model's accuracies over all tasks. For a training run, the average excludes held-out tasks and
     labeled tasks."""
@@ -291,12 +227,12 @@ class ModelSummary(Accuracy):
     """Macro average by category."""
     usage: Usage
     failed: int
-    parts: dict[Part, Scores] = Field(default_factory=dict)
+    parts: dict[TaskPart, Scores] = Field(default_factory=dict)
     """Scores over all questions from the training tasks and over all questions from the held-out tasks. This field is
     set only for training runs."""
 
 
-class Results(Record):
+class Results(ResultsRecord):
     """Results of an evaluation: all models on all tasks."""
 
     format: Literal["rg_env.evaluation/2"] = "rg_env.evaluation/2"
@@ -305,20 +241,16 @@ class Results(Record):
     versions: dict[str, str]
     step: int | None = None
     """Number of optimizer steps before this evaluation. This field is set only for training runs."""
-    environments: list[Environment] = Field(default_factory=list)
+    environments: list[EvaluatedEnvironment] = Field(default_factory=list)
     """Environments that provided the questions."""
     notes: list[str] = Field(default_factory=list)
     """Notes about the models' training runs, for example about different settings or unknown training questions."""
     tasks: dict[str, TaskResults]
-    """Results by task. If there are only external benchmarks, `tasks`, `models` and `comparisons` are empty."""
+    """Results by task."""
     models: dict[str, ModelSummary]
     comparisons: list[Paired]
     """Comparisons of macro averages between all pairs of models that have questions in common on every task. `n` is the
     number of questions."""
-    published: list[PublishedFigure] = Field(default_factory=list)
-    """Published accuracies in the config, compared with ours."""
-    external: list[ExternalResult] = Field(default_factory=list)
-    """Results of all models on all external benchmarks."""
     rollouts: list[dict[str, Any]] = Field(default_factory=list)
     """Records of the answers. This field is set only for training runs. Other evaluations store the records in
     rollouts.jsonl."""
@@ -332,28 +264,26 @@ class Results(Record):
         """Return one task's results, as in the task's own file."""
         task = self.tasks[name]
         models = {model: summary_of(model, [task]) for model in task.models}
-        update = {"tasks": {name: task}, "models": models, "comparisons": task.comparisons, "published": []}
-        return self.model_copy(update={**update, "external": []})
+        return self.model_copy(update={"tasks": {name: task}, "models": models, "comparisons": task.comparisons})
 
     @property
     def title(self) -> str:
         """Title that names the models and tasks. For a training run, the title names only the tasks that the run trains
         on."""
         if self.step is None:
-            models = list(self.models) or list(dict.fromkeys(each.model for each in self.external))
+            models = list(self.models)
         else:
             source = Path(next(each.source for task in self.tasks.values() for each in task.models.values()))
             models = ["tiny" if source.parts[-2:] == ("tiny", "policy") else source.name]
         tasks = [name for name, task in self.tasks.items() if task.in_overall] or list(self.tasks)
-        tasks = tasks or list(dict.fromkeys(each.benchmark for each in self.external))
         return f"{listed(models)} on {listed(tasks)}"
 
     @property
-    def sampling(self) -> Sampling:
+    def sampling(self) -> EvaluationSampling:
         """Sampling settings of the first task."""
         return next(iter(self.tasks.values())).sampling
 
-    def overall(self, part: Part = "training") -> Scores | None:
+    def overall(self, part: TaskPart = "training") -> Scores | None:
         """Return a training run's scores over all tasks in `part`, or None if there are no such tasks."""
         return next(iter(self.models.values())).parts.get(part)
 
@@ -369,7 +299,7 @@ class Results(Record):
             if scores and name in scores.intervals
         }
 
-    def scores(self, part: Part) -> dict[str, Scores]:
+    def scores(self, part: TaskPart) -> dict[str, Scores]:
         """Return a training run's scores on each task in `part`."""
         return {name: task.scores for name, task in self.tasks.items() if task.part == part}
 
@@ -384,7 +314,7 @@ class Results(Record):
             return scores.model_dump(mode="json") if scores else {}
 
         overall, held_out = self.overall(), self.overall("held_out")
-        tasks = {part: {name: plain(each) for name, each in self.scores(part).items()} for part in get_args(Part)}
+        tasks = {part: {name: plain(each) for name, each in self.scores(part).items()} for part in get_args(TaskPart)}
         nothing = dict.fromkeys(Scores.model_fields) | {"n": 0, "answers": 0, "pass_at_k": {}, "errors": {}}
         return {
             "step": self.step,
@@ -398,7 +328,7 @@ class Results(Record):
 
 
 def summary_of(
-    model: str, tasks: Collection[TaskResults], parts: Mapping[Part, Scores] = MappingProxyType({})
+    model: str, tasks: Collection[TaskResults], parts: Mapping[TaskPart, Scores] = MappingProxyType({})
 ) -> ModelSummary:
     """Summarize a model's results on `tasks`."""
     overall = [(task.category, task.models[model].scores) for task in tasks if task.in_overall]
@@ -481,8 +411,7 @@ def merged(files: Mapping[str, Results]) -> Results:
     first: dict[str, str] = {}  # the first file that contains each task
     for file, results in files.items():
         if not any(model.scores.n for task in results.tasks.values() for model in task.models.values()):
-            only = " except to external benchmarks, which cannot be plotted" if results.external else ""
-            raise InputError(f"{file} has no answers{only}")
+            raise InputError(f"{file} has no answers")
         for name, task in results.tasks.items():
             known, where = tasks.setdefault(name, task), first.setdefault(name, file)
             if reason := _difference(known, task):

@@ -2,11 +2,10 @@
 
     results, folder = run_evaluation(load_eval_config("configs/eval/tiny.yaml"))
     results.models["trained"].accuracy
-    ask_local(model, works)                                # one local model, with its engine (for trainers)
+    ask_local(model, answer_sets)                          # one local model, with its engine (for trainers)
 
 config.yaml           the resolved config
 rollouts.jsonl        one line per rollout (see `questions`)
-external/             answers to external benchmarks, and lm-eval's own results
 results_*.json, summary.md, comparison_*.png, summary_*.png
 
 Endpoints are called in parallel, each with its own limit on concurrent calls. Models in this process take turns. vLLM
@@ -37,19 +36,19 @@ from rg_env.core.run_folder import free_folder, locked, read_yaml, removed_on_er
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import counted, one_line
 from rg_env.errors import EngineError, InputError, OutputFolderError, RGEnvError, ServerError
-from rg_env.evaluation import endpoints, external, local_models
+from rg_env.evaluation import endpoints, local_models
 from rg_env.evaluation.config import EvalConfig
 from rg_env.evaluation.endpoints import Endpoint, EndpointFailed
 from rg_env.evaluation.local_models import LocalModel
-from rg_env.evaluation.questions import Questions, Reply, TaskWork, Work, draw, record_file
+from rg_env.evaluation.questions import ROLLOUTS, AnswerKey, Questions, Reply, TaskAnswers, draw, record_file
 from rg_env.evaluation.results import Results
-from rg_env.evaluation.scores import Source, results_of, write_results
+from rg_env.evaluation.scores import ModelSource, results_of, write_results
 from rg_env.evaluation.trained import as_trained, changes_since_training, trained_on
 from rg_env.inference.machine import Machine
 from rg_env.inference.protocol import Sampling
 
 CONFIG_FILE = "config.yaml"
-_MAY_DIFFER = ("requests", "serving", "output", "published")
+_MAY_DIFFER = ("requests", "serving", "output")
 """Sections that do not affect rollouts and may therefore differ when an evaluation is resumed."""
 _LINE_EVERY_S = 15.0
 
@@ -63,10 +62,9 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
     Raises:
         InputError: a model or task cannot be evaluated as configured.
         GenerationError: a draw takes too long, or a generation process cannot be started or dies.
-        MissingExtraError: a package needed for local models or external benchmarks is not installed.
+        MissingExtraError: a package needed for local models is not installed.
         OutputFolderError: the folder already contains files, or is not writable.
         RewardError: a reward raised an error or did not return a finite number.
-        RGEnvError: lm-eval cannot grade the answers. The answers are kept for `resume`.
         ServerError: a model could not be evaluated completely. The answers so far are kept for `resume`.
     """
     config, notes, folder = prepared(config, resume=resume)
@@ -74,32 +72,23 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
     drawn = list(_drawn(config))
     changes = changes_since_training(config, drawn)
     _say(*changes)
-    notes, works = [*notes, *changes], make_works(config, drawn)
+    answer_sets = answer_sets_of(config, drawn)
     with ExitStack() as stack:
         stack.enter_context(removed_on_error(folder))
         folder.mkdir(parents=True, exist_ok=True)
         stack.enter_context(locked(folder, f"another evaluation is writing to {folder}: wait for it, or stop it"))
-        asked: list[Work] = [*works]
-        stack.enter_context(_removed_if_unanswered(folder, asked))
+        stack.enter_context(_removed_if_unanswered(folder, answer_sets))
         write_aside(folder / CONFIG_FILE, yaml12.to_yaml(config.model_dump(mode="json")))
-        harness = stack.enter_context(external.Harness(config, folder)) if config.external.tasks else None
-        benchmarks = harness.prepare() if harness else []
-        asked += benchmarks
-        with Bars(asked) as bars:
-            run = asyncio.run(ask_all(config, folder, asked, bars.show))
+        with Bars(answer_sets) as bars:
+            run = asyncio.run(ask_all(config, folder, answer_sets, bars.show))
         stack.callback(_print_notes, run)  # printed after the files are written because standard output may be closed
         _check_complete(run)
-        results = results_of(
-            works,
-            {name: Source.of(config, name) for name in config.models},
-            config.published,
-            external=[harness.score(each) for each in benchmarks] if harness else [],
-            notes=notes,
-        )
+        sources = {name: ModelSource.of(config, name) for name in config.models}
+        results = results_of(answer_sets, sources, notes=[*notes, *changes])
         try:
-            files = write_results(results, folder)
-            if results.tasks:
-                _draw(results, files)
+            for name, file in write_results(results, folder).items():
+                kind, shown = ("comparison", results.of_task(name)) if name else ("summary", results)
+                _plot(shown, file.with_name(f"{kind}_{file.stem.removeprefix('results_')}.png"))
         except FileNotFoundError as error:
             raise OutputFolderError(
                 f"cannot write {error.filename}: {error.strerror}; fix the problem and resume with "
@@ -114,9 +103,7 @@ def prepared(config: EvalConfig, *, resume: bool = False) -> tuple[EvalConfig, l
 
     Raises:
         InputError: a model's folder or an API key is missing, a file in a run's folder or in `data` is damaged, a
-            task's options are invalid, an external benchmark's name is unknown, or the output folder contains a
-            different evaluation.
-        MissingExtraError: external benchmarks need lm-eval, which is not installed.
+            task's options are invalid, or the output folder contains a different evaluation.
         OutputFolderError: the folder already contains files, or is not writable.
     """
     config, notes = as_trained(config)
@@ -126,21 +113,19 @@ def prepared(config: EvalConfig, *, resume: bool = False) -> tuple[EvalConfig, l
     if config.data and config.data.is_file:
         config.data.rows()
     check_options({f"tasks.{name}": Mixture.parse(config.gym(name)).tasks[0] for name in config.tasks})
-    if config.external.tasks:
-        external.check_tasks(config)
     return config, notes, _folder(config, resume)
 
 
-def make_works(config: EvalConfig, drawn: Iterable[Questions]) -> list[TaskWork]:
-    """Create a `TaskWork` for each model on each task, without the questions that the model was trained on."""
-    tasks, works = list(drawn), []
+def answer_sets_of(config: EvalConfig, drawn: Iterable[Questions]) -> list[TaskAnswers]:
+    """Return a `TaskAnswers` for each model on each task, without the questions that the model was trained on."""
+    tasks, answer_sets = list(drawn), []
     for name, model in config.models.items():
         trained = frozenset[str]() if model.url else trained_on(model.model)
         for task in tasks:
             sampling = Sampling(**config.sampling_of(task.name).model_dump())
             more: Any = {"left_out": task.among(trained), "system_prompt": model.system_prompt}
-            works.append(TaskWork(name, task, sampling, config.rollouts_per_example, config.greedy, **more))
-    return works
+            answer_sets.append(TaskAnswers(name, task, sampling, config.rollouts_per_example, config.greedy, **more))
+    return answer_sets
 
 
 def _drawn(config: EvalConfig) -> Iterator[Questions]:
@@ -158,24 +143,23 @@ def _drawn(config: EvalConfig) -> Iterator[Questions]:
 
 
 @contextmanager
-def _removed_if_unanswered(folder: Path, works: Sequence[Work]) -> Iterator[None]:
+def _removed_if_unanswered(folder: Path, answer_sets: Sequence[TaskAnswers]) -> Iterator[None]:
     """On an error or Ctrl-C before the first answer, remove the new files so that the corrected command can use the
     folder.
 
-    Nothing is removed if the folder contained files beforehand, or if it now contains more than the config and
-    lm-eval's log and requests (for example, a server's log). If files remain after Ctrl-C, the command that resumes the
-    evaluation is printed.
+    Nothing is removed if the folder contained files beforehand, or if it now contains more than the config (for
+    example, a server's log). If files remain after Ctrl-C, the command that resumes the evaluation is printed.
     """
     had_files = any(folder.iterdir())
     try:
         yield
     except BaseException as error:
         written = {file for file in folder.rglob("*") if file.is_file() and file.stat().st_size}
-        if not had_files and written <= {folder / name for name in (CONFIG_FILE, external.LOG, external.REQUESTS)}:
+        if not had_files and written <= {folder / CONFIG_FILE}:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True, exist_ok=True)
         if isinstance(error, KeyboardInterrupt) and any(folder.iterdir()):
-            made, total = sum(len(work.answers) for work in works), sum(len(work.keys) for work in works)
+            made, total = (sum(len(getattr(each, name)) for each in answer_sets) for name in ("by_key", "keys"))
             found = f"{made:,} of {total:,} rollouts are" if made else "an unfinished evaluation is"
             print(f"{found} in {folder}: resume with {resume_words(folder)}", flush=True)
         raise
@@ -184,7 +168,7 @@ def _removed_if_unanswered(folder: Path, works: Sequence[Work]) -> Iterator[None
 def _folder(config: EvalConfig, resume: bool) -> Path:
     if resume and config.output.dir is None:
         raise InputError("--resume needs output.dir, the folder of the evaluation to resume")
-    name = f"eval-{'+'.join([*config.names, *config.external.tasks][:3])}"
+    name = f"eval-{'+'.join(config.names[:3])}"
     folder = free_folder(
         config.output.dir, name, may_have_files=resume, remedy="choose another output.dir", resume="--resume"
     )
@@ -207,32 +191,36 @@ def _check_same(config: EvalConfig, folder: Path) -> None:
 # Answers
 
 
-def ask_local(model: LocalModel, works: Sequence[Work], lock: AbstractContextManager[Any] | None = None) -> None:
+def ask_local(
+    model: LocalModel, answer_sets: Sequence[TaskAnswers], lock: AbstractContextManager[Any] | None = None
+) -> None:
     """Generate all missing answers with a local model, in as few batches as possible.
 
     Args:
         lock: lock to hold while answers are scored, for rewards that must not be computed concurrently.
     """
-    for batch in _batches(model, works):
-        for work, replies in batch.items():
+    for batch in _batches(model, answer_sets):
+        for answers, replies in batch.items():
             with lock or nullcontext():
-                work.take(replies, work.rollouts(replies))
+                answers.add(replies, answers.rollouts(replies))
 
 
-def _batches(model: LocalModel, works: Sequence[Work]) -> Iterator[dict[Work, dict[Any, Reply]]]:
-    calls = [(work, key) for work in works for key in work.open()]
-    for batch in model.replies([work.request(key) for work, key in calls]):
-        by_work: dict[Work, dict[Any, Reply]] = {}
+def _batches(
+    model: LocalModel, answer_sets: Sequence[TaskAnswers]
+) -> Iterator[dict[TaskAnswers, dict[AnswerKey, Reply]]]:
+    calls = [(answers, key) for answers in answer_sets for key in answers.missing()]
+    for batch in model.replies([answers.request(key) for answers, key in calls]):
+        by_set: dict[TaskAnswers, dict[AnswerKey, Reply]] = {}
         for number, reply in sorted(batch, key=lambda each: each[0]):
-            work, key = calls[number]
-            by_work.setdefault(work, {})[key] = reply
-        yield by_work
+            answers, key = calls[number]
+            by_set.setdefault(answers, {})[key] = reply
+        yield by_set
 
 
 async def ask_all(
-    config: EvalConfig, folder: Path, works: Sequence[Work], watch: Callable[[], Any] = lambda: None
-) -> "Run":
-    """Generate all missing answers. New answers are appended to the works' files in `folder`.
+    config: EvalConfig, folder: Path, answer_sets: Sequence[TaskAnswers], watch: Callable[[], Any] = lambda: None
+) -> "EvaluationRun":
+    """Generate all missing answers. New answers are appended to `rollouts.jsonl` in `folder`.
 
     Args:
         watch: function to call whenever answers are added.
@@ -242,11 +230,8 @@ async def ask_all(
         InputError: a local model cannot be loaded, or an endpoint cannot be used.
         MissingExtraError: a package needed to serve local models is not installed.
     """
-    run = Run(config, folder, works, watch)
-    with ExitStack() as stack:
-        for file in dict.fromkeys(work.file for work in works):
-            of_file = [work for work in works if work.file == file]
-            run.strangers[file] = stack.enter_context(record_file(folder / file, of_file))
+    run = EvaluationRun(config, folder, answer_sets, watch)
+    with record_file(folder / ROLLOUTS, answer_sets) as run.unmatched:
         try:
             await run.all()
         except BaseExceptionGroup as group:  # if several asyncio tasks failed, one of the errors is reported
@@ -261,19 +246,21 @@ def _first(error: BaseException) -> BaseException:
     return error
 
 
-class Run:
+class EvaluationRun:
     """The calls in an evaluation, and any problems with them."""
 
-    def __init__(self, config: EvalConfig, folder: Path, works: Sequence[Work], watch: Callable[[], Any]):
-        self.config, self.folder, self.works, self.watch = config, folder, works, watch
+    def __init__(self, config: EvalConfig, folder: Path, answer_sets: Sequence[TaskAnswers], watch: Callable[[], Any]):
+        self.config, self.folder, self.answer_sets, self.watch = config, folder, answer_sets, watch
         self.problems: dict[str, str] = {}
         """Reasons why models could not be evaluated completely, by model."""
         self.answered_as: dict[str, set[str]] = {}
         """Model names in replies that differ from the name in the requests, by model."""
-        self.strangers: dict[str, int] = {}
-        """Number of records that do not belong to this evaluation, by file."""
+        self.unmatched = 0
+        """Number of records in the file that do not belong to this evaluation."""
         # All workers for a model share one iterator over its calls.
-        self._calls = {name: ((work, key) for work in self._of(name) for key in work.open()) for name in config.models}
+        self._calls = {
+            name: ((each, key) for each in self._of(name) for key in each.missing()) for name in config.models
+        }
         self._failed_in_a_row: Counter[str] = Counter()
 
     async def all(self) -> None:
@@ -297,11 +284,11 @@ class Run:
             elif local:
                 group.create_task(self._in_turn(local))
 
-    def _of(self, model: str) -> list[Work]:
-        return [work for work in self.works if work.model == model]
+    def _of(self, model: str) -> list[TaskAnswers]:
+        return [each for each in self.answer_sets if each.model == model]
 
     def _left(self, model: str) -> int:
-        return sum(len(work.open()) for work in self._of(model))
+        return sum(len(each.missing()) for each in self._of(model))
 
     async def _guarded(self, name: str, asking: Awaitable[None]) -> None:
         """Record a model's failure so that the other models can continue."""
@@ -310,28 +297,27 @@ class Run:
         except* (ServerError, EngineError) as group:
             self.problems[name] = str(_first(group))
 
-    async def _take(self, work: Work, replies: Mapping[Any, Reply]) -> None:
-        rollouts = work.rollouts(replies)
+    async def _add(self, answers: TaskAnswers, replies: Mapping[AnswerKey, Reply]) -> None:
+        rollouts, rubric = answers.rollouts(replies), answers.questions.env.rubric
         # Grade in a thread so that the event loop is not blocked.
-        if isinstance(work, TaskWork) and work.questions.env.rubric.in_workers:
-            await asyncio.to_thread(work.questions.env.rubric.grade, list(rollouts.values()))
-        work.take(replies, rollouts)
+        if rubric.in_workers:
+            await asyncio.to_thread(rubric.grade, list(rollouts.values()))
+        answers.add(replies, rollouts)
         self.watch()
 
     async def _in_turn(self, names: list[str]) -> None:
         for name in names:
             async with local_models.embedded(self.config.models[name].model, self.config) as model:
-                for work in self._of(name):
-                    if isinstance(work, TaskWork):
-                        prompts = (work.request(("sampled", number, 0)).prompt for number in work.numbers)
-                        model.check_fits(work.label, prompts, work.sampling.max_tokens)
+                for each in self._of(name):
+                    prompts = (each.request(("sampled", number, 0)).prompt for number in each.numbers)
+                    model.check_fits(each.task, prompts, each.sampling.max_tokens)
                 await self._guarded(name, self._ask_embedded(name, model))
 
     async def _ask_embedded(self, name: str, model: LocalModel) -> None:
         batches = _batches(model, self._of(name))
         while batch := await asyncio.to_thread(next, batches, None):
-            for work, replies in batch.items():
-                await self._take(work, replies)
+            for answers, replies in batch.items():
+                await self._add(answers, replies)
 
     async def _on_gpu(self, gpu: str | None, waiting: list[str], folds: Mapping[str, bool]) -> None:
         """Serve the waiting models one after another, then help with the model that has the most calls left."""
@@ -359,79 +345,75 @@ class Run:
     async def _worker(self, name: str, ready: Endpoint) -> None:
         most = self.config.requests.give_up_after
         async with ready.client() as client:
-            for work, key in self._calls[name]:
+            for answers, key in self._calls[name]:
                 if name in self.problems:
                     return
                 start = time.monotonic()
                 try:
-                    reply = await ready.reply(work.request(key), client)
+                    reply = await ready.reply(answers.request(key), client)
                 except EndpointFailed as failure:
                     self.problems.setdefault(name, str(failure))
                     return
                 reply = replace(reply, seconds=round(time.monotonic() - start, 3))
                 self._failed_in_a_row[name] = self._failed_in_a_row[name] + 1 if reply.error else 0
-                await self._take(work, {key: reply})
+                await self._add(answers, {key: reply})
                 if reply.model not in (None, ready.served_name):
                     self.answered_as.setdefault(name, set()).add(str(reply.model))
                 if reply.error and self._failed_in_a_row[name] >= most:
                     self.problems.setdefault(name, f"{counted(most, 'call')} failed in a row: {reply.error}")
 
 
-def _check_complete(run: Run) -> None:
+def _check_complete(run: EvaluationRun) -> None:
     """Raise `ServerError` if a model could not be evaluated completely, or if all of its sampled calls or all of its
-    greedy calls for a task, or all of its calls for a benchmark, failed."""
+    greedy calls for a task failed."""
     if run.problems:
         problems = "; ".join(f"{name}: {problem}" for name, problem in run.problems.items())
         raise ServerError(f"{problems}; no results are written. Resume with {resume_words(run.folder)}")
-    for work in run.works:
-        made = Counter(answer.draw for answer in work.answers.values())
+    for answers in run.answer_sets:
+        made = Counter(draw for draw, *_ in answers.by_key)
         for kind, calls in made.items():
-            errors = [answer.error for answer in work.answers.values() if answer.draw == kind and answer.error]
+            errors = [each.error for (draw, *_), each in answers.by_key.items() if draw == kind and each.error]
             if len(errors) == calls:
                 which = f"{kind} calls" if len(made) > 1 else "calls"
                 raise ServerError(
-                    f"{work.model}, {work.label}: all {calls:,} {which} failed, so there is no result; {work.file} "
+                    f"{answers.model}, {answers.task}: all {calls:,} {which} failed, so there is no result; {ROLLOUTS} "
                     f"contains the reasons, such as {errors[-1]}"
                 )
 
 
-def _print_notes(run: Run) -> None:
+def _print_notes(run: EvaluationRun) -> None:
     """Print notes needed to interpret the results."""
-    for work in run.works:
-        if isinstance(work, TaskWork) and work.left_out:
-            count = counted(work.left_out, "question")
-            print(f"{work.model}, {work.label}: {count} left out (used to train the model)")
-        if work.failed:
-            print(f"{work.model}, {work.label}: {counted(work.failed, 'failed call')} (counted as wrong)")
-    for file, strangers in run.strangers.items():
-        if strangers:
-            print(f"{file} has {counted(strangers, 'rollout')} for other questions (not counted)")
+    for each in run.answer_sets:
+        if each.left_out:
+            print(f"{each.model}, {each.task}: {counted(each.left_out, 'question')} left out (used to train the model)")
+        if each.failed:
+            print(f"{each.model}, {each.task}: {counted(each.failed, 'failed call')} (counted as wrong)")
+    if run.unmatched:
+        print(f"{ROLLOUTS} has {counted(run.unmatched, 'rollout')} for other questions (not counted)")
     for name, others in run.answered_as.items():
         print(f"{name}: the server reports the model as {', '.join(one_line(each) for each in sorted(others)[:3])}")
 
 
-def _draw(results: Results, files: dict[str, Path]) -> None:
+def _plot(results: Results, file: Path) -> None:
     from rg_env.evaluation.plots.results import plot_results
 
-    for name, file in files.items():
-        kind, shown = ("comparison", results.of_task(name)) if name else ("summary", results)
-        plot_results(shown, file.with_name(f"{kind}_{file.stem.removeprefix('results_')}.png"))
+    plot_results(results, file)
 
 
 class Bars(Progress):
     """Progress of an evaluation, shown as one bar per model on a terminal and as an occasional line otherwise."""
 
-    def __init__(self, works: Iterable[Work]) -> None:
+    def __init__(self, answer_sets: Iterable[TaskAnswers]) -> None:
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
         is_terminal = sys.stdout.isatty()
         # Without a terminal, the bars are used only to estimate the remaining time.
         more: Any = {"console": Console(highlight=False, quiet=not is_terminal), "disable": not is_terminal}
         super().__init__(*columns, TimeRemainingColumn(), speed_estimate_period=600, **more)
-        self._works: dict[str, list[Work]] = {}
-        for work in works:
-            self._works.setdefault(work.model, []).append(work)
-        for name, of_model in self._works.items():
-            self.add_task(name, total=sum(len(work.keys) for work in of_model))
+        self._by_model: dict[str, list[TaskAnswers]] = {}
+        for answers in answer_sets:
+            self._by_model.setdefault(answers.model, []).append(answers)
+        for name, of_model in self._by_model.items():
+            self.add_task(name, total=sum(len(each.keys) for each in of_model))
         self._updated = self._printed = time.monotonic()
 
     def __exit__(self, *_: object) -> None:
@@ -446,9 +428,9 @@ class Bars(Progress):
 
     def _update(self) -> None:
         due = time.monotonic() - self._printed >= _LINE_EVERY_S
-        for bar, works in zip(self.tasks, self._works.values(), strict=True):
+        for bar, of_model in zip(self.tasks, self._by_model.values(), strict=True):
             before, was_finished = bar.completed, bar.finished
-            self.update(bar.id, completed=sum(len(work.answers) for work in works))
+            self.update(bar.id, completed=sum(len(each.by_key) for each in of_model))
             if self.disable and not was_finished and (bar.finished or (due and bar.completed > before)):
                 self._printed = time.monotonic()
                 left = f", {timedelta(seconds=round(bar.time_remaining))} left" if bar.time_remaining else ""

@@ -1,6 +1,6 @@
 """Compute an evaluation's results from the answers, and write them to files.
 
-    results = results_of(works, {"base": Source("tiny", "tiny", "embedded")})
+    results = results_of(answer_sets, {"base": ModelSource("tiny", "tiny", "embedded")})
     together({"before": first, "after": last})      # compares a training run's evaluations as if they were models
 
 results_<task>_<time>.json        one task, all models
@@ -24,19 +24,18 @@ from rg_env.core.tasks.task_table import load_table
 from rg_env.core.text import file_part
 from rg_env.errors import InputError
 from rg_env.evaluation import results as schema
-from rg_env.evaluation.config import EvalConfig, Price, PublishedTable
+from rg_env.evaluation.config import EvalConfig, Price
 from rg_env.evaluation.local_models import local_engine
-from rg_env.evaluation.questions import FAILED, Answer, TaskWork
+from rg_env.evaluation.questions import FAILED, Answer, TaskAnswers
 from rg_env.evaluation.results import Paired, Results, Scores, TaskResults, Usage, summary_of
 from rg_env.evaluation.tables import markdown
 from rg_env.tiny import TINY
 
 STATUSES: tuple[str, ...] = (*get_args(Status), FAILED)
-_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """The location of a model, and the engine that generates its answers."""
 
     source: str
@@ -45,7 +44,7 @@ class Source:
     price: Price | None = None
 
     @classmethod
-    def of(cls, config: EvalConfig, name: str) -> "Source":
+    def of(cls, config: EvalConfig, name: str) -> "ModelSource":
         """Return the source of the model called `name` in the config."""
         model = config.models[name]
         if model.url:
@@ -59,9 +58,8 @@ class Source:
 
 
 def results_of(
-    works: Sequence[TaskWork],
-    models: Mapping[str, Source],
-    published: Mapping[str, PublishedTable] | None = None,
+    answer_sets: Sequence[TaskAnswers],
+    models: Mapping[str, ModelSource],
     **fields: Any,
 ) -> Results:
     """Compute the results once all answers are available. `fields` contains other fields of `Results`.
@@ -69,34 +67,32 @@ def results_of(
     Raises:
         InputError: a model was trained on all of a task's evaluation questions.
     """
-    by_task: dict[str, list[TaskWork]] = {}
-    for work in works:
-        by_task.setdefault(work.label, []).append(work)
+    by_task: dict[str, list[TaskAnswers]] = {}
+    for each in answer_sets:
+        by_task.setdefault(each.task, []).append(each)
     tasks = {name: _task(name, each, models) for name, each in by_task.items()}
-    environments = {(id(each.env), each.part, each.label): each for each in (work.questions for work in works)}
+    environments = {(id(each.env), each.part, each.label): each for each in (each.questions for each in answer_sets)}
     versions = {name: version(name) for name in ("rg-env", "reasoning-gym")}
     versions |= {"commit": commit[:12]} if (commit := installed_commit()) else {}
-    versions |= {"lm-eval": version("lm-eval")} if fields.get("external") else {}
     return Results(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         versions=versions,
         environments=[each.described() for each in environments.values()],
         tasks=tasks,
-        models={name: summary_of(name, tasks.values(), _parts(name, works)) for name in models if tasks},
+        models={name: summary_of(name, tasks.values(), _parts(name, answer_sets)) for name in models},
         comparisons=_comparisons(list(models), [task for task in tasks.values() if task.in_overall]),
-        published=compare(published or {}, tasks),
         **fields,
     )
 
 
-def _task(name: str, works: Sequence[TaskWork], models: Mapping[str, Source]) -> TaskResults:
-    first, questions, env = works[0], works[0].questions, works[0].questions.env
+def _task(name: str, answer_sets: Sequence[TaskAnswers], models: Mapping[str, ModelSource]) -> TaskResults:
+    first, questions, env = answer_sets[0], answer_sets[0].questions, answer_sets[0].questions.env
     described, options = questions.described(), getattr(env, "prompt_options", None)
     task = env.eval_rows[questions.numbers[0]]["info"].get("rg_task")
     spec = next((each.model_dump() for each in env.mixture.tasks if each.name == task), None) if env.mixture else None
     results = {}
     for model, source in models.items():
-        of_model = [work for work in works if work.model == model]
+        of_model = [each for each in answer_sets if each.model == model]
         scores = scores_of(of_model, questions.floor)
         if not scores.n:
             raise InputError(
@@ -109,7 +105,7 @@ def _task(name: str, works: Sequence[TaskWork], models: Mapping[str, Source]) ->
             engine=source.engine,
             system_prompt=of_model[0].system_prompt,
             scores=scores,
-            usage=usage_of((answer for work in of_model for answer in work.answers.values()), source.price),
+            usage=usage_of((answer for each in of_model for answer in each.by_key.values()), source.price),
             correct=_correct(of_model),
         )
     found = TaskResults(
@@ -117,13 +113,15 @@ def _task(name: str, works: Sequence[TaskWork], models: Mapping[str, Source]) ->
         part=questions.part,
         spec=spec,
         category=load_table()[task]["category"] if spec and task in load_table() else None,
-        questions=schema.Questions(
-            n=sum(len(work.questions.numbers) for work in works if work.model == first.model),
+        questions=schema.QuestionSet(
+            n=sum(len(each.questions.numbers) for each in answer_sets if each.model == first.model),
             seed=None if env.manifest is None else env.manifest["splits"]["eval"]["seed"],
             manifest_sha256=described.manifest_sha256,
             prompts_sha256=described.prompts_sha256,
         ),
-        sampling=schema.Sampling(**vars(first.sampling), rollouts_per_example=first.times, greedy=first.greedy),
+        sampling=schema.EvaluationSampling(
+            **vars(first.sampling), rollouts_per_example=first.times, greedy=first.greedy
+        ),
         system_prompt=options.system_prompt if options else None,
         grading=options.grading if options else "hardened",
         floor=questions.floor,
@@ -133,13 +131,13 @@ def _task(name: str, works: Sequence[TaskWork], models: Mapping[str, Source]) ->
     return found.model_copy(update={"comparisons": _comparisons(list(models), [found])})
 
 
-def scores_of(works: Sequence[TaskWork], floor: float | None = None) -> Scores:
+def scores_of(answer_sets: Sequence[TaskAnswers], floor: float | None = None) -> Scores:
     """Compute the scores of a model's answers, both sampled and greedy."""
     sampled, greedy = (
-        [answers for work in works for number in work.numbers if (answers := work.of(number, draw))]
+        [answers for each in answer_sets for number in each.numbers if (answers := each.of(number, draw))]
         for draw in ("sampled", "greedy")
     )
-    return scores_from(sampled, greedy, floor, sum(work.left_out for work in works))
+    return scores_from(sampled, greedy, floor, sum(each.left_out for each in answer_sets))
 
 
 def scores_from(
@@ -201,23 +199,23 @@ def _total(counts: Sequence[int | None]) -> int | None:
     return sum(known) if known else None
 
 
-def _correct(works: Sequence[TaskWork]) -> dict[str, list[bool]]:
+def _correct(answer_sets: Sequence[TaskAnswers]) -> dict[str, list[bool]]:
     """Return whether each sampled answer is correct, by question hash. A suffix distinguishes the keys of repeated
     questions."""
     found: dict[str, list[bool]] = {}
-    for work in works:
-        for number in work.numbers:
-            answers, key = work.of(number), work.questions.hashes[number]
+    for each in answer_sets:
+        for number in each.numbers:
+            answers, key = each.of(number), each.questions.hashes[number]
             key = key if key not in found else f"{key}#{len(found)}"
             if answers and all(each.correct is not None for each in answers):
                 found[key] = [bool(each.correct) for each in answers]
     return found
 
 
-def _parts(model: str, works: Sequence[TaskWork]) -> dict[schema.Part, Scores]:
-    found: dict[schema.Part, Scores] = {}
+def _parts(model: str, answer_sets: Sequence[TaskAnswers]) -> dict[schema.TaskPart, Scores]:
+    found: dict[schema.TaskPart, Scores] = {}
     for part in ("training", "held_out"):
-        if of_part := [work for work in works if work.model == model and work.questions.part == part]:
+        if of_part := [each for each in answer_sets if each.model == model and each.questions.part == part]:
             found[part] = scores_of(of_part)
     return found
 
@@ -249,49 +247,6 @@ def together(evaluations: Mapping[str, Results]) -> Results:
             "comparisons": _comparisons(names, [task for task in tasks.values() if task.in_overall]),
         }
     )
-
-
-def compare(published: Mapping[str, PublishedTable], tasks: Mapping[str, TaskResults]) -> list[schema.PublishedFigure]:
-    """Compare published accuracies with ours.
-
-    The published accuracies and ours are based on different questions, so the two samples are treated as independent.
-    Accuracies within the tolerance are considered equal, regardless of their intervals. A larger difference may be due
-    to chance if its interval, which accounts for the sizes of both samples, contains 0. The interval of a published
-    accuracy depends on the number of questions, but not on the number of answers per question. Several answers to one
-    question do not narrow the interval, because the answers may all be the same.
-    """
-    found = []
-    for table, each in published.items():
-        for row, figures in each.rows.items():
-            names = figures.names(row)
-            n = None if each.num_examples is None else each.num_examples * len(names)
-            common: dict[str, Any] = {"table": table, "row": row, "tasks": names, "published_n": n}
-            common |= {"source": each.source, "tolerance": each.tolerance}
-            for model, theirs in figures.accuracy.items():
-                scores = [tasks[name].models[model].scores for name in names]
-                accuracies, intervals = zip(*(score.measured for score in scores), strict=True)
-                ours, interval = statistics.mean_of(accuracies, intervals)
-                known = (theirs, theirs) if n is None else statistics.wilson_interval(theirs, n)
-                difference, around = statistics.difference_of(ours, interval, theirs, known)
-                figure = schema.PublishedFigure(
-                    **common,
-                    model=model,
-                    published=theirs,
-                    ours=min(max(ours, 0.0), 1.0),
-                    interval=interval,
-                    n=sum(score.n for score in scores),
-                    difference=difference,
-                    difference_interval=around,
-                    verdict=_verdict(difference, around, each.tolerance),
-                )
-                found.append(figure)
-    return found
-
-
-def _verdict(difference: float, interval: tuple[float, float], tolerance: float) -> schema.Verdict:
-    if abs(difference) <= tolerance + _ROUNDING:
-        return "within_tolerance"
-    return "within_chance" if interval[0] <= 0 <= interval[1] else "beyond"
 
 
 def write_results(results: Results, folder: Path) -> dict[str, Path]:

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from rg_env.core.statistics import with_interval
+from rg_env.core.statistics import Interval, with_interval
 from rg_env.core.text import counted
-from rg_env.evaluation.results import SUFFIXES, Accuracy, Interval, Part, Results, Sampling, Scores
+from rg_env.evaluation.results import PART_SUFFIXES, Accuracy, EvaluationSampling, Results, Scores, TaskPart
 
 _ABOUT_ACCURACIES = (
     "Accuracies with 95% intervals, clustered by question. Constant: accuracy of the best constant answer. The rows "
@@ -23,23 +23,14 @@ _ABOUT_ACCURACIES = (
 )
 ABOUT_LEFT_OUT = "Questions that a model was trained on are left out of that model's scores."
 _ABOUT_PARTS = (
-    "Accuracies with 95% intervals, clustered by question. Rows for training or held-out tasks cover all "
+    "Accuracies with 95% intervals, clustered by question. TableRows for training or held-out tasks cover all "
     "questions from those tasks."
 )
 _ABOUT_DIFFERENCES = "Differences in accuracy with 95% intervals (Newcombe); p-values from two-sided permutation tests."
-_ABOUT_VERDICTS = (
-    "Within tolerance: the accuracies differ by at most the tolerance. Within chance: the accuracies differ by "
-    "more than the tolerance, but the 95% interval of the difference (Newcombe) contains 0. Beyond: neither of these "
-    "applies."
-)
-_ABOUT_EXTERNAL = (
-    "Examples: number of few-shot examples. 95% intervals are based on lm-eval's standard errors, with Wilson "
-    "intervals for shares."
-)
 _TASKS_SHOWN = 30
 """Maximum number of tasks or differences per table on the console."""
 _NOTHING = "–"
-Rows = list[list[str]]
+TableRows = list[list[str]]
 
 
 class TableConsole(Console):
@@ -55,33 +46,22 @@ class Table:
 
     title: str
     columns: list[str]
-    rows: Rows
+    rows: TableRows
     notes: Sequence[str] = ()
 
 
 def tables_of(results: Results, limit: int | None = None) -> list[Table]:
-    """Return tables of accuracies by task, differences between models, published accuracies, and external
-    benchmarks."""
-    tables = []
-    if results.tasks:
-        left_out = f" {ABOUT_LEFT_OUT}" if results.overlap_is_known else ""
-        about = _ABOUT_PARTS if _parts(results) else f"{_ABOUT_ACCURACIES}{left_out}"
-        notes = [about, *([] if limit else results.notes)]
-        table = [["task", "n", "constant", *results.models], *_accuracies(results, limit)]
-        if all(task.floor is None for task in results.tasks.values()):  # training runs do not measure floors
-            table = [[*row[:2], *row[3:]] for row in table]
-        tables.append(Table("", table[0], table[1:], notes))
+    """Return tables of accuracies by task, and of differences between models."""
+    left_out = f" {ABOUT_LEFT_OUT}" if results.overlap_is_known else ""
+    about = _ABOUT_PARTS if _parts(results) else f"{_ABOUT_ACCURACIES}{left_out}"
+    table = [["task", "n", "constant", *results.models], *_accuracies(results, limit)]
+    if all(task.floor is None for task in results.tasks.values()):  # training runs do not measure floors
+        table = [[*row[:2], *row[3:]] for row in table]
+    tables = [Table("", table[0], table[1:], [about, *([] if limit else results.notes)])]
     if differences := _differences(results):
         heads = ["task", "models", "n", "difference", "p-value"]
         rows = _shortened(differences, limit)
         tables.append(Table("Two models on the same questions", heads, rows, [_ABOUT_DIFFERENCES]))
-    if results.published:
-        sources = dict.fromkeys(f"{each.table}: {each.source}" for each in results.published)
-        heads = ["published", "model", "n", "ours", "theirs", "difference", "tolerance", ""]
-        tables.append(Table("Published figures", heads, _published(results), [*sources, _ABOUT_VERDICTS]))
-    if results.external:
-        note = f"{_ABOUT_EXTERNAL} Scores are computed by lm-evaluation-harness {results.versions.get('lm-eval', '')}."
-        tables.append(Table("External benchmarks", *_external_table(results), [note]))
     return tables
 
 
@@ -94,7 +74,7 @@ def print_results(results: Results, console: Console | None = None) -> None:
             console.print(note, markup=False)
 
 
-def print_table(console: Console, heads: list[str], rows: Rows) -> None:
+def print_table(console: Console, heads: list[str], rows: TableRows) -> None:
     """Print a table without truncating cells. The console is widened if necessary."""
     shown = RichTable(box=box.SIMPLE)
     for number, head in enumerate(heads):
@@ -107,11 +87,10 @@ def print_table(console: Console, heads: list[str], rows: Rows) -> None:
 
 def markdown(results: Results) -> str:
     """Return the content of `summary.md`."""
-    what = f"{results.created}; {', '.join(f'{name} {each}' for name, each in results.versions.items())}"
-    if first := next(iter(results.tasks.values()), None):
-        answers = counted(first.sampling.rollouts_per_example, "answer")
-        what = f"{what}; {answers} per question, {_sampled(results)}; grading mode: {first.grading}"
-    lines = ["# Evaluation", "", f"{what}."]
+    versions = ", ".join(f"{name} {each}" for name, each in results.versions.items())
+    first = next(iter(results.tasks.values()))
+    answers = f"{counted(first.sampling.rollouts_per_example, 'answer')} per question, {_sampled(results)}"
+    lines = ["# Evaluation", "", f"{results.created}; {versions}; {answers}; grading mode: {first.grading}."]
     for table in tables_of(results):
         lines += ["", f"## {table.title}"] if table.title else []
         lines += ["", *markdown_table(table.columns, table.rows)]
@@ -120,7 +99,7 @@ def markdown(results: Results) -> str:
     return "\n".join(lines) + "\n"
 
 
-def markdown_table(heads: list[str], rows: Rows) -> list[str]:
+def markdown_table(heads: list[str], rows: TableRows) -> list[str]:
     """Format a table as lines of Markdown."""
     head, *body = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in [heads, *rows]]
     return [head, "|---" * len(heads) + "|", *body]
@@ -142,7 +121,7 @@ def figures_of(scores: Scores) -> dict[str, str]:
     }
 
 
-def columns_of(rows: Sequence[Mapping[str, str]]) -> tuple[list[str], Rows]:
+def columns_of(rows: Sequence[Mapping[str, str]]) -> tuple[list[str], TableRows]:
     """Return a table's header and rows, without empty columns."""
     heads = [head for head in dict.fromkeys(head for row in rows for head in row)
              if {row.get(head, _NOTHING) for row in rows} != {_NOTHING}]  # fmt: skip
@@ -154,35 +133,19 @@ def cell(value: float | None, interval: Interval | None = None) -> str:
     return _NOTHING if value is None else with_interval(value, interval)
 
 
-def _external_table(results: Results) -> tuple[list[str], Rows]:
-    """Return the header and rows of the table of external benchmarks, with one column per model."""
-    models = list(dict.fromkeys(each.model for each in results.external))
-    cells: dict[tuple[str, ...], dict[str, str]] = {}
-    for each in results.external:
-        for score in each.scores:
-            shots = _NOTHING if score.num_fewshot is None else str(score.num_fewshot)
-            task = score.task if score.task == each.benchmark else f"{each.benchmark}: {score.task}"
-            row = (task, score.metric, score.filter, str(score.n), shots)
-            cells.setdefault(row, {})[each.model] = with_interval(score.value, score.interval)
-        if each.failed:
-            cells.setdefault((each.benchmark, "failed calls", "", "", ""), {})[each.model] = str(each.failed)
-    rows = [[*row, *(of_model.get(model, _NOTHING) for model in models)] for row, of_model in cells.items()]
-    return ["benchmark", "metric", "filter", "n", "examples", *models], rows
-
-
 def _parts(results: Results) -> dict[str, list[Scores]]:
     """Return each model's scores over the training tasks and over the held-out tasks. The mapping is empty outside
     training runs."""
-    titles: dict[Part, str] = {"training": "training tasks", "held_out": "held-out tasks"}
+    titles: dict[TaskPart, str] = {"training": "training tasks", "held_out": "held-out tasks"}
     parts = {title: [each.parts.get(part) for each in results.models.values()] for part, title in titles.items()}
     return {title: [each for each in found if each] for title, found in parts.items() if None not in found}
 
 
-def _accuracies(results: Results, limit: int | None) -> Rows:
+def _accuracies(results: Results, limit: int | None) -> TableRows:
     rows = []
     for name, task in results.tasks.items():
         accuracies = [_accuracy(each.scores) for each in task.models.values()]
-        title = f"{name}{SUFFIXES['held_out']}" if task.part == "held_out" else name
+        title = f"{name}{PART_SUFFIXES['held_out']}" if task.part == "held_out" else name
         sizes = [each.scores.n for each in task.models.values()]  # vary if training questions are skipped
         n = f"{min(sizes)} to {max(sizes)}" if len(set(sizes)) > 1 else str(sizes[0])
         rows.append([title, n, cell(task.floor), *accuracies])
@@ -216,7 +179,7 @@ def _over_tasks(results: Results) -> Iterator[tuple[str, list[str]]]:
     yield "cost", [_NOTHING if (cost := each.usage.cost) is None else f"{cost:.4g}" for each in models]
 
 
-def _differences(results: Results) -> Rows:
+def _differences(results: Results) -> TableRows:
     overall = "training tasks" if _parts(results) else "macro average"
     pairs = [(overall, each) for each in results.comparisons] if len(results.tasks) > 1 else []
     pairs += [(name, each) for name, task in results.tasks.items() for each in task.comparisons]
@@ -228,7 +191,7 @@ def _differences(results: Results) -> Rows:
     return rows
 
 
-def _shortened(rows: Rows, limit: int | None) -> Rows:
+def _shortened(rows: TableRows, limit: int | None) -> TableRows:
     if limit is None or len(rows) <= limit:
         return rows
     return [*rows[:limit], [f"and {len(rows) - limit} more", *[""] * (len(rows[0]) - 1)]]
@@ -236,22 +199,12 @@ def _shortened(rows: Rows, limit: int | None) -> Rows:
 
 def _sampled(results: Results) -> str:
     """Describe the sampling settings, with the names of the tasks if the settings differ between tasks."""
-    tasks: dict[Sampling, list[str]] = {}
+    tasks: dict[EvaluationSampling, list[str]] = {}
     for name, task in results.tasks.items():
         tasks.setdefault(task.sampling, []).append(name)
     return "; ".join(
         each.described + (f" ({', '.join(names)})" if len(tasks) > 1 else "") for each, names in tasks.items()
     )
-
-
-def _published(results: Results) -> Rows:
-    rows = []
-    for each in results.published:
-        difference = with_interval(each.difference, each.difference_interval, sign=True)
-        figures = [with_interval(each.ours, each.interval), cell(each.published), difference, cell(each.tolerance)]
-        verdict = each.verdict.replace("_", " ")
-        rows.append([f"{each.table}: {each.row}", each.model, str(each.n), *figures, verdict])
-    return rows
 
 
 def _number(value: float | None) -> str:

@@ -10,34 +10,48 @@ can be compared. The notes list the settings that match the run from which missi
 any settings that were different in its training.
 """
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from rg_env.core.config.files import leaves
+from rg_env.core.config.parsing import Section
 from rg_env.core.data.manifest import read_manifest
 from rg_env.core.rewards import resolve_rewards
 from rg_env.core.run_folder import RunFolder, damaged
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import counted, listed, shortened
 from rg_env.errors import InputError
-from rg_env.evaluation.config import EvalConfig, EvalModel, run_of
+from rg_env.evaluation.config import EvalConfig, EvalModel, EvalTask, run_of
 from rg_env.evaluation.load import path_problems
 from rg_env.evaluation.questions import Questions, hash_with_answer
 from rg_env.evaluation.results import OVERLAP_UNKNOWN
 
-_OPTIONS = ("config", "level", "levels")
+_OPTIONS = {"config", "level", "levels"}
 _OF_TRAINING = ("prompt.", "grading", "rewards.", "sampling.max_tokens", "tasks.")
 """Prefixes of the keys of training settings. Other keys concern the run's evaluations."""
+_Section = TypeVar("_Section", bound=Section)
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Settings that an evaluation can take from a training run."""
+
+    config: EvalConfig
+    """The run's own evaluation. Values that the run did not record are unset."""
+    options: dict[str, EvalTask]
+    """Options of all tasks in the run, by name or label."""
+    unknown_rewards: list[str]
+    """Names of the run's custom rewards whose code has not been imported."""
 
 
 def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
     """Fill in missing config values (prompt, grading, rewards, sampling, seeds, split rule and task options) from the
-    training run of the first model that has one. If the config has no tasks, data or benchmarks, the run's evaluation
-    tasks and data are filled in as well.
+    training run of the first model that has one. If the config has neither tasks nor data, the run's evaluation tasks
+    and data are filled in as well.
 
     A run folder is replaced by its last checkpoint.
 
@@ -53,12 +67,13 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
     if problem := next(path_problems(models.values()), None):
         raise InputError(problem)
     runs = {name: run for name, model in local.items() if (run := run_of(model))}
-    trained = {name: settings for name, run in runs.items() if (settings := _settings(run))}
+    trained = {name: settings for name, run in runs.items() if (settings := _settings(run, config.models))}
     for number, (name, settings) in enumerate(trained.items()):
-        if (custom := settings.pop("custom")) and "rewards" not in config.model_fields_set:
+        if settings.unknown_rewards and "rewards" not in config.model_fields_set:
             notes.append(
                 f"{name}: evaluated without its training run's rewards, because the code for "
-                f"{listed(custom)} is not imported: list its file under `imports` in an evaluation config"
+                f"{listed(settings.unknown_rewards)} is not imported: list its file under `imports` in an evaluation "
+                "config"
             )
         if number == 0:
             filled = _filled(config, settings)
@@ -72,7 +87,7 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
         alike, other = _compared(settings, config)
         notes += [f"settings as in the training run of {name}: {', '.join(alike)}"] if number == 0 and alike else []
         notes += [f"{name}: trained with different values: {', '.join(other)}"] if other else []
-    if not config.names and not config.external.tasks:
+    if not config.names:
         raise InputError(
             "tasks or data must be set, because the training runs of these models have no evaluation tasks that can be "
             "repeated; pass --tasks NAME or --data FILE"
@@ -87,16 +102,18 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
     return config, notes
 
 
-def _compared(settings: Mapping[str, Any], config: EvalConfig) -> tuple[list[str], list[str]]:
+def _compared(settings: RunSettings, config: EvalConfig) -> tuple[list[str], list[str]]:
     """Return a run's training settings that are the same in `config`, and the settings that differ."""
-    values, alike, other = dict(leaves(config.model_dump(mode="json"))), list[str](), list[str]()
-    for key, value in leaves({**settings, "tasks": settings["options"]}):
-        section, _, rest = key.partition(".")
-        if key.startswith(_OF_TRAINING) and (section != "tasks" or rest.partition(".")[0] in config.tasks):
-            if values.get(key) != value:
-                other.append(f"{key}={shortened(value)}")
-            elif value not in (None, "", {}):
-                alike.append(f"{key}={shortened(value)}")
+    ours, alike, other = dict(leaves(config.model_dump(mode="json"))), list[str](), list[str]()
+    theirs = settings.config.model_dump(mode="json", exclude_unset=True)
+    options = {name: each for name, each in settings.options.items() if name in config.tasks}
+    theirs["tasks"] = {name: each.model_dump(include=_OPTIONS) for name, each in options.items()}
+    values = dict(leaves(theirs))
+    for key in [key for prefix in _OF_TRAINING for key in values if key.startswith(prefix)]:
+        if ours.get(key) != values[key]:
+            other.append(f"{key}={shortened(values[key])}")
+        elif values[key] not in (None, "", {}):
+            alike.append(f"{key}={shortened(values[key])}")
     return alike, other
 
 
@@ -107,37 +124,40 @@ def _checkpoint(model: EvalModel) -> str:
     return str(RunFolder(folder).last_checkpoint() or folder)
 
 
-def _settings(run: RunFolder) -> dict[str, Any]:
-    """Read values for an `EvalConfig` from a run. In the result, `options` maps each task to its options, in the same
-    format as in `tasks`."""
+def _settings(run: RunFolder, models: Mapping[str, EvalModel]) -> RunSettings | None:
+    """Read the settings of a run, or return None if the run did not record them."""
     if not run.config_file.is_file() or not (environment := run.arguments().get("environment")):
-        return {}
+        return None
     arguments, config = run.arguments(), run.config()
     try:
         training = arguments["training"]
         sampling = {"max_tokens": training["max_tokens"], **arguments["fixed_evaluation"]["sampling"]}
         manifests = [run.manifest().get("rows"), *run.manifest().get("evaluation_rows", [])]
         tasks = [each for rows in manifests if rows for each in _tasks(rows)]
-        prompt = {key: environment[key] for key in ("placement", "preamble") if key in environment}
-        settings = {
-            "prompt": {"system_prompt": environment["system_prompt"] or "", **prompt},
+        values = {
+            "models": dict(models),
+            "prompt": {
+                "system_prompt": environment["system_prompt"] or "",
+                **{key: environment[key] for key in ("placement", "preamble") if key in environment},
+            },
             "sampling": {key: sampling[key] for key in ("temperature", "top_p", "max_tokens")},
             "seed": training["seed"],
             **{key: sampling[key] for key in ("rollouts_per_example", "greedy")},
             **({"grading": environment["grading"]} if "grading" in environment else {}),
-            "tasks": {name: {**entry, "num_examples": count} for name, entry, count in tasks if count},
-            "options": {name: {key: entry[key] for key in _OPTIONS} for name, entry, _ in tasks},
+            "tasks": {name: each for name, each in tasks if each.num_examples},
         }
         if manifests[0]:
-            settings |= {"eval_seed": manifests[0]["splits"]["eval"]["seed"], "split_by": manifests[0]["split_by"]}
+            values |= {"eval_seed": manifests[0]["splits"]["eval"]["seed"], "split_by": manifests[0]["split_by"]}
         # In the config of a script's run, `data` is a command-line option, not a section.
         if isinstance(data := config.get("data"), Mapping) and (count := config["splits"]["num_eval_examples"]):
-            settings |= {"data": data, "eval_seed": config["splits"]["eval_seed"], "num_examples": count}
-    except (LookupError, TypeError, AttributeError) as error:
+            values |= {"data": data, "eval_seed": config["splits"]["eval_seed"], "num_examples": count}
+        rewards = config.get("rewards") or {}
+        if rewards and not (unknown := _unknown(rewards)):
+            values["rewards"] = rewards
+        options = {name: EvalTask(**each.model_dump(include=_OPTIONS)) for name, each in tasks}
+        return RunSettings(EvalConfig.model_validate(values), options, unknown if rewards else [])
+    except (LookupError, TypeError, AttributeError, ValidationError) as error:
         raise damaged(run.path, f"its files do not describe a training run: {error!r}") from error
-    rewards = config.get("rewards") or {}
-    settings["custom"] = _unknown(rewards)
-    return settings | ({"rewards": rewards} if rewards and not settings["custom"] else {})
 
 
 def _unknown(rewards: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -152,45 +172,52 @@ def _unknown(rewards: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return unknown
 
 
-def _tasks(rows: Mapping[str, Any]) -> list[tuple[str, dict[str, Any], int]]:
-    """Return each task in an environment's manifest as a name or label, an entry for a config's `tasks` section, and
-    the number of evaluation questions."""
+def _tasks(rows: Mapping[str, Any]) -> list[tuple[str, EvalTask]]:
+    """Return each task in an environment's manifest with its name or label. The tasks' `num_examples` are their numbers
+    of evaluation questions, which may be 0."""
     read_manifest(rows)
     mixture = Mixture.parse(rows["tasks"])
     counts = mixture.counts(rows["splits"]["eval"]["size"])
     return [
-        (rows.get("label", task.name), {"task": task.name, **task.model_dump(include=set(_OPTIONS))}, count)
+        (
+            rows.get("label", task.name),
+            EvalTask(task=task.name, **task.model_dump(include=_OPTIONS)).model_copy(update={"num_examples": count}),
+        )
         for task, count in zip(mixture.tasks, counts, strict=True)
     ]
 
 
-def _filled(config: EvalConfig, settings: Mapping[str, Any]) -> EvalConfig:
-    """Fill in values missing from the config."""
-    given = config.model_dump(mode="json", exclude_unset=True)
-    below = {key: value for key, value in settings.items() if not (key == "rewards" and key in given)}
-    options = below.pop("options")
-    if config.names or config.external.tasks:
-        not_run = {"rollouts_per_example", "greedy", "data"}
-        if config.data is None or config.data.model_dump(exclude_none=True) != below.get("data"):
-            not_run.add("num_examples")
-        below = {key: value for key, value in below.items() if key not in not_run}
-        below["tasks"] = {
-            name: options.get(name, {})
-            for name, entry in config.tasks.items()
-            if entry.task in (None, name) and not entry.model_fields_set.intersection(_OPTIONS)
-        }
-    elif "num_examples" in given:  # replaces the run's numbers of questions
-        below["tasks"] = {name: {**entry, "num_examples": None} for name, entry in below["tasks"].items()}
-    return EvalConfig.model_validate_json(json.dumps(_merged(below, given)))
-
-
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    both = {
-        key: _merged(below[key], value)
-        for key, value in above.items()
-        if isinstance(value, Mapping) and isinstance(below.get(key), Mapping)
+def _filled(config: EvalConfig, settings: RunSettings) -> EvalConfig:
+    """Fill in values missing from the config. If the config has neither tasks nor data, the run's own evaluation is
+    repeated."""
+    theirs = settings.config
+    if not config.names:
+        filled = _merged(config, theirs)
+        if "num_examples" in config.model_fields_set:  # replaces the run's numbers of questions
+            tasks = {name: each.model_copy(update={"num_examples": None}) for name, each in filled.tasks.items()}
+            filled = filled.model_copy(update={"tasks": tasks})
+        return filled
+    own = {"tasks", "data", "rollouts_per_example", "greedy"}
+    tasks = {
+        name: _merged(entry, settings.options[name])
+        if name in settings.options and entry.task in (None, name) and not entry.model_fields_set & _OPTIONS
+        else entry
+        for name, entry in config.tasks.items()
     }
-    return {**below, **above, **both}
+    filled = _merged(config, theirs, own if config.data and config.data == theirs.data else own | {"num_examples"})
+    return filled.model_copy(update={"tasks": tasks})
+
+
+def _merged(ours: _Section, theirs: _Section, without: Collection[str] = ()) -> _Section:
+    """Return `ours`, with values that only `theirs` sets, except the fields in `without`."""
+    update = {}
+    for name in theirs.model_fields_set.difference(without):
+        own, other = getattr(ours, name), getattr(theirs, name)
+        if name not in ours.model_fields_set:
+            update[name] = other
+        elif isinstance(own, Section):
+            update[name] = _merged(own, other)
+    return ours.model_copy(update=update)
 
 
 # Questions

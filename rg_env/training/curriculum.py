@@ -31,11 +31,11 @@ from pydantic import BaseModel, NonNegativeInt
 
 from rg_env.core.data.dataset import DrawnRow, build_rows
 from rg_env.core.environment import ReasoningGym
+from rg_env.core.rewards import LEVEL
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import working_levels
 from rg_env.core.text import counted
 from rg_env.errors import GenerationError, InputError
-from rg_env.evaluation.questions import LEVEL
 from rg_env.training.config.load import curriculum_problems
 from rg_env.training.config.schema import CurriculumConfig
 

@@ -31,10 +31,10 @@ from rg_env.core.run_folder import RunFolder, checkpoint_step
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.evaluation.labels import label_problem
 from rg_env.evaluation.local_models import LocalModel
-from rg_env.evaluation.questions import Questions, TaskWork
+from rg_env.evaluation.questions import Questions, TaskAnswers
 from rg_env.evaluation.results import Results
 from rg_env.evaluation.runner import ask_local
-from rg_env.evaluation.scores import Source, results_of
+from rg_env.evaluation.scores import ModelSource, results_of
 from rg_env.evaluation.tables import print_results
 from rg_env.training.config.schema import RESERVED_LABELS, EvaluationSettings, evaluation_steps
 from rg_env.training.trainer import GRPOTrainer
@@ -157,16 +157,16 @@ class FixedEvaluation:
                 progress(len(records), self.answers)
 
         with self.trainer.engine.aside():  # an evaluation must not affect training
-            works = [
-                TaskWork(name, of_task, self._sampling, plan.rollouts_per_example, plan.greedy)
+            answer_sets = [
+                TaskAnswers(name, of_task, self._sampling, plan.rollouts_per_example, plan.greedy)
                 for each in self._questions
                 for of_task in each.by_task()
             ]
-            for work in works:
-                work.keep = keep
-            ask_local(self._model, works, self.trainer.sampler.scoring)
-        source = Source(self.trainer.model_name, "folder", self.trainer.engine.name)
-        return results_of(works, {name: source}, step=step, rollouts=records)
+            for each in answer_sets:
+                each.on_record = keep
+            ask_local(self._model, answer_sets, self.trainer.sampler.scoring)
+        source = ModelSource(self.trainer.model_name, "folder", self.trainer.engine.name)
+        return results_of(answer_sets, {name: source}, step=step, rollouts=records)
 
 
 def evaluate_only(

@@ -33,10 +33,9 @@ import torch
 
 from rg_env.core.environment import Environment, Row
 from rg_env.core.grading.scoring import Rollout
-from rg_env.core.rewards import Scored, think_format
+from rg_env.core.rewards import Scored, record_of, think_format
 from rg_env.core.text import counted
 from rg_env.errors import InputError, TrainingError
-from rg_env.evaluation.questions import record_of
 from rg_env.inference.protocol import Engine, PromptEncoder, Sampling
 from rg_env.training.algorithms.loss import equal_rewards
 

@@ -52,7 +52,6 @@ def test_without_a_command_help_and_version_are_printed(rg_env: Run) -> None:
     ("arguments", "name", "expected"),
     [
         ("eval --tasks gcd,lcm chain_sum", "tasks", ["gcd", "lcm", "chain_sum"]),
-        ("eval --external gsm8k,ifeval mmlu", "external.tasks", ["gsm8k", "ifeval", "mmlu"]),
         ("eval --models tiny org/model", "models", ["tiny", "org/model"]),
         ("eval --gpus 0,2", "serving.gpus", [0, 2]),
         ("launch x.yaml --gpus 1,GPU-a --vllm-gpus 0", "gpus", ("1", "GPU-a")),

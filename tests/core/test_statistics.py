@@ -10,8 +10,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rg_env.core.statistics import (
-    difference_of,
-    error_interval,
     guess_adjusted,
     mean_and_error,
     mean_interval,
@@ -110,14 +108,6 @@ def test_the_interval_of_runs_is_at_least_that_of_all_answers(shares: list[float
     least_low, least_high = wilson_interval(min(max(mean, 0.0), 1.0), 50 * len(shares))
     assert 0 <= low <= least_low + 1e-9
     assert least_high - 1e-9 <= high <= 1
-
-
-def test_an_interval_from_an_error_alone() -> None:
-    """A share has Wilson's interval, even if all answers are right; other values have the normal interval."""
-    assert error_interval(0.5, 0.05, 1000) == pytest.approx(wilson_interval(0.5, 100))
-    assert error_interval(1.0, 0.0, 4) == wilson_interval(1.0, 4)
-    assert error_interval(21.5, 1.0, 9) == pytest.approx((19.54, 23.46), abs=1e-4)
-    assert error_interval(0.5, None, 9) is error_interval(21.5, 0.0, 9) is None
 
 
 def test_the_interval_of_runs_grows_with_their_differences() -> None:
@@ -307,13 +297,3 @@ def test_the_ends_of_wilsons_interval_satisfy_its_definition(right: int, n: int)
 def test_only_shares_have_a_wilson_interval(share: float, n: float) -> None:
     with pytest.raises(InputError, match="must be between 0 and 1"):
         wilson_interval(share, n)
-
-
-def test_a_difference_of_independent_shares_is_newcombes() -> None:
-    """The example, 56 of 70 against 48 of 80, is from Newcombe (1998, Statistics in Medicine 17, 873, table II, method
-    10)."""
-    first, second = 56 / 70, 48 / 80
-    value, (low, high) = difference_of(first, wilson_interval(first, 70), second, wilson_interval(second, 80))
-    assert (value, low, high) == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
-    _, exact = difference_of(0.8, (0.7, 0.85), 0.6, (0.6, 0.6))
-    assert exact == pytest.approx((0.1, 0.25))

@@ -13,7 +13,7 @@ from rg_env.cli.main import run
 from rg_env.core.tasks.task_table import load_table
 from rg_env.errors import ConfigError, InputError
 from rg_env.evaluation.config import EvalConfig, name_of, split_address
-from rg_env.evaluation.load import eval_config_of, load_eval_config
+from rg_env.evaluation.load import load_eval_config
 from rg_env.tiny import TASKS
 
 REPOSITORY = Path(__file__).parents[2]
@@ -34,7 +34,7 @@ def test_shipped_configs_load_and_reload(file: Path) -> None:
 def test_a_resolved_config_can_be_loaded(tmp_path: Path) -> None:
     """An evaluation can be repeated from its resolved config."""
     words = "tasks.words={task: spell_backward, config: {min_word_len: 3}, num_examples: 7}"
-    config = eval_config_of(["models=tiny", "tasks.leg_counting={}", words])
+    config = load_eval_config(None, ["models=tiny", "tasks.leg_counting={}", words])
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
     assert load_eval_config(tmp_path / "config.yaml") == config
 
@@ -57,18 +57,16 @@ def test_addresses_are_split_into_model_and_url(model: str, rest: str) -> None:
 
 def test_the_tiny_policy_is_evaluated_on_its_own_task_sizes() -> None:
     """Without a task config, all models get the tiny policy's task sizes if it is among them."""
-    assert eval_config_of(LEAST).gym("leg_counting")["config"] == TASKS["leg_counting"]
-    sized = eval_config_of([*LEAST, "tasks={leg_counting: {config: {max_animals: 2}}}"])
+    assert load_eval_config(None, LEAST).gym("leg_counting")["config"] == TASKS["leg_counting"]
+    sized = load_eval_config(None, [*LEAST, "tasks={leg_counting: {config: {max_animals: 2}}}"])
     assert sized.gym("leg_counting")["config"] == {"max_animals": 2}
-    assert eval_config_of(["models=other", "tasks=leg_counting"]).gym("leg_counting")["config"] == {}
+    assert load_eval_config(None, ["models=other", "tasks=leg_counting"]).gym("leg_counting")["config"] == {}
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["models=tiny"], "tasks: is required: list at least one task, or set data or external.tasks"),
-        (["models=tiny", "external.tasks=[a, a]"], "external.tasks = ['a', 'a'] @ command line: names a task twice"),
-        (["models=tiny", "external={tasks: [a], include: no/such}"], "external.include = 'no/such' @ command line: is"),
+        (["models=tiny"], "tasks: is required: list at least one task, or set data (there"),
         (["models=tiny", "data=x.csv", "tasks.x={task: maze}"], "tasks.x = {'task': 'maze'} @ command line: is the"),
         (["tasks=maze"], "models: is required"),
         (["models=[a/b, a/b]", "tasks=maze"], "two models would have the same name"),
@@ -96,7 +94,7 @@ def test_the_tiny_policy_is_evaluated_on_its_own_task_sizes() -> None:
 )  # fmt: skip
 def test_mistakes_are_reported_with_their_location(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        eval_config_of(overrides)
+        load_eval_config(None, overrides)
     assert message in str(caught.value)
 
 
@@ -109,7 +107,7 @@ def test_mistakes_are_reported_with_their_location(overrides: list[str], message
 def test_a_secret_in_an_address_is_refused_and_not_shown(url: str, form: str) -> None:
     """Resolved configs are written to files, and errors to logs, so neither may contain the secret."""
     with pytest.raises(ConfigError, match=r"url.*contains a password or a query: put the key in an environm") as caught:
-        eval_config_of([form.format(url), "tasks=maze"])
+        load_eval_config(None, [form.format(url), "tasks=maze"])
     assert "s3cret" not in str(caught.value)
 
 
@@ -140,10 +138,12 @@ def test_a_category_means_all_its_tasks() -> None:
     """A category's options apply to each of its tasks unless the task has its own entry, and a label may be named like
     a category."""
     names = [name for name, entry in load_table().items() if entry["category"] == "games"]
-    config = eval_config_of(["models=other", "tasks={games: {num_examples: 5}, maze: {num_examples: 3}, gcd: {}}"])
+    config = load_eval_config(
+        None, ["models=other", "tasks={games: {num_examples: 5}, maze: {num_examples: 3}, gcd: {}}"]
+    )
     assert sorted(config.tasks) == sorted([*names, "gcd"])
     assert {name: config.count(name) for name in names} == {**dict.fromkeys(names, 5), "maze": 3}
-    assert list(eval_config_of(["models=other", "tasks={games: {task: maze}}"]).tasks) == ["games"]
+    assert list(load_eval_config(None, ["models=other", "tasks={games: {task: maze}}"]).tasks) == ["games"]
 
 
 @pytest.mark.parametrize(
@@ -158,43 +158,11 @@ def test_a_category_means_all_its_tasks() -> None:
     ],
 )  # fmt: skip
 def test_names_select_from_the_tasks_of_a_config(config: str, names: list[str], expected: dict[str, object]) -> None:
-    """The tasks keep the options of the config, and published accuracies of other tasks are left out."""
-    selected = load_eval_config(REPOSITORY / "configs" / "eval" / f"{config}.yaml", [f"tasks={names}"])
+    """The tasks keep the options of the config. `tasks=...` replaces them instead, like any other override."""
+    file = REPOSITORY / "configs" / "eval" / f"{config}.yaml"
+    selected = load_eval_config(file, options={"tasks": names})
     assert {name: task.config for name, task in selected.tasks.items()} == expected
-    for table in selected.published.values():
-        assert {name for row, figures in table.rows.items() for name in figures.names(row)} <= expected.keys()
-
-
-def test_published_accuracies_of_excluded_models_are_excluded() -> None:
-    file = REPOSITORY / "configs" / "eval" / "paper_tables_trained.yaml"
-    fewer = load_eval_config(file, ["models.games=null"]).published["intra_domain"].rows
-    assert fewer["games"].accuracy == {"base": 0.0}
-    with pytest.raises(ConfigError, match="unknown model 'gone'"):
-        load_eval_config(file, ["models=tiny", "published.intra_domain.rows.games.accuracy={gone: 0.1}"])
-
-
-@pytest.mark.parametrize(
-    "overrides",
-    [[], ["models=tiny"], ["models.other=null"], ["tasks=maze"], ["tasks=[lcm]"], ["models=tiny", "tasks=gcd"]],
-)
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ("{accuracy: {bsae: 0.5}}", "unknown model 'bsae'"),
-        ("{tasks: [gdc], accuracy: {base: 0.5}}", "unknown task 'gdc'"),
-    ],
-)
-def test_a_misspelled_published_name_is_reported_whatever_is_evaluated(
-    tmp_path: Path, row: str, message: str, overrides: list[str]
-) -> None:
-    """Names that the file defines but the command line leaves out are not errors."""
-    rows = f"gcd: {row}, maze: {{accuracy: {{base: 0.5, other: 0.6}}}}"
-    text = "models: {base: a, other: b}\ntasks: [gcd, maze]\n"
-    text += f"published: {{p: {{source: s, tolerance: 0.1, rows: {{{rows}}}}}}}\n"
-    (tmp_path / "eval.yaml").write_text(text)
-    with pytest.raises(ConfigError, match=message) as caught:
-        load_eval_config(tmp_path / "eval.yaml", overrides)
-    assert str(caught.value).count("unknown") == 1
+    assert {*load_eval_config(file, ["tasks=[maze]"]).tasks} == {"maze"}
 
 
 def test_files_of_held_out_tasks_can_be_evaluated(tmp_path: Path) -> None:
@@ -254,24 +222,20 @@ def test_a_dry_run_prints_the_plan(capsys: pytest.CaptureFixture[str], tmp_path:
         (["eval", "--models", ""], r"^models = \[''\] @ command line: model must not be empty$"),
         (["eval", "--models", "a", "tasks.maze.config.min_dist=0"],
          r"^tasks.maze.config: task 'maze' does not work with config .*: min_dist must be >= 1$"),
-        (["eval", "--models", "tiny", "--external", "gsm8k_rgg"],
-         r"^external.tasks: there is no task 'gsm8k_rgg' in lm-eval [\d.]+ and .*; did you mean gsm8k_rg"),
-        (["eval", "--models", "tiny", "--external", "llama_math"], r"did you mean math_rg\?"),
-        (["eval", "--models", "tiny", "--external", "zzqx"], "`lm-eval ls tasks` lists lm-eval's tasks"),
     ],
 )  # fmt: skip
 def test_missing_inputs_are_reported_before_the_start(arguments: list[str], message: str, dry_run: list[str]) -> None:
-    """Missing model folders, API keys and benchmarks are also reported in a dry run."""
+    """Missing model folders and API keys are also reported in a dry run."""
     with pytest.raises(InputError, match=message):
         run([*arguments, *(dry_run if arguments[0] == "eval" else [])])
 
 
 def test_overrides_may_follow_lists_of_names(capsys: pytest.CaptureFixture[str]) -> None:
     """argparse would treat an override after a list as another model or task, which would be looked up on the Hub."""
-    arguments = ["--models", "tiny", "grading=partial", "--tasks", "maze", "sampling.top_p=0.5", "--external", "gsm8k"]
+    arguments = ["--models", "tiny", "grading=partial", "--tasks", "maze", "sampling.top_p=0.5"]
     assert run(["eval", *arguments, "seed=7", "--dry-run"]) == 0
     config = yaml.safe_load(capsys.readouterr().out)
-    assert ([*config["models"]], [*config["tasks"]], config["external"]["tasks"]) == (["tiny"], ["maze"], ["gsm8k"])
+    assert ([*config["models"]], [*config["tasks"]]) == (["tiny"], ["maze"])
     assert (config["grading"], config["sampling"]["top_p"], config["seed"]) == ("partial", 0.5, 7)
     assert run(["eval", "--tasks", "maze", "models.a=M", "models.b=M=1@http://localhost/v1", "--dry-run"]) == 0
     config = yaml.safe_load(capsys.readouterr().out)

@@ -18,7 +18,7 @@ import pytest
 
 from rg_env.core.run_folder import json_lines
 from rg_env.errors import EngineError, InputError, MissingExtraError, ServerError
-from rg_env.evaluation.load import eval_config_of
+from rg_env.evaluation.load import load_eval_config
 from rg_env.evaluation.local_models import local_engine
 from rg_env.evaluation.results import read_results, results_files
 from rg_env.evaluation.runner import run_evaluation
@@ -43,7 +43,7 @@ def adapters(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _config(folder: Path, models: dict[str, Any], *overrides: str) -> Any:
     given = [f"models={json.dumps(models)}", "tasks=leg_counting", "num_examples=12", f"output.dir={folder}"]
-    return eval_config_of([*given, "sampling.max_tokens=60", *overrides])
+    return load_eval_config(None, [*given, "sampling.max_tokens=60", *overrides])
 
 
 def test_adapters_are_applied_to_their_base_model(adapters: Path, tmp_path: Path) -> None:
@@ -204,10 +204,9 @@ def test_a_free_gpu_serves_a_second_copy_of_a_model(gpus: Gpus) -> None:
 def test_a_server_that_ends_is_reported_and_the_others_continue(gpus: Gpus, tmp_path: Path) -> None:
     """The error quotes the last line of the server's log without delay, and the other model's answers are kept."""
     failing = gpus.environment["STAND_IN_FAILS"] = _model(tmp_path / "failing")
-    start = time.monotonic()
     process = gpus.start({"bad": failing, "good": "tiny"}, "serving.gpus=[1]", n=10)
-    _, error = process.communicate()
-    assert (process.returncode, time.monotonic() - start < 60) == (2, True)
+    _, error = process.communicate(timeout=300)  # far less than the time limit for a server's start
+    assert process.returncode == 2
     assert f"vLLM for {failing} exited with code 1 (torch.OutOfMemoryError: there is not enough of it): see " in error
     assert "--resume" in error
     assert [record["model"] for record in json_lines(tmp_path / "results" / "rollouts.jsonl")] == 10 * ["good"]
@@ -220,7 +219,7 @@ def test_ctrl_c_ends_the_servers(gpus: Gpus) -> None:
     while not gpus.notes("request") and process.poll() is None:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=300)
     assert (process.returncode, error) == (130, "interrupted\n")
     assert gpus.notes("start")
     assert gpus.running() == []
@@ -234,7 +233,7 @@ def test_vllm_is_used_if_it_is_installed_and_there_is_a_gpu(
     gpus: tuple[str, ...], vllm: str | None, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Machine, "here", lambda: Machine(gpus, vllm, Path()))
-    assert local_engine(eval_config_of(["models=other", "tasks=maze"])) == engine
+    assert local_engine(load_eval_config(None, ["models=other", "tasks=maze"])) == engine
 
 
 def test_a_machine_without_vllm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -242,4 +241,4 @@ def test_a_machine_without_vllm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setattr(Machine, "here", lambda: Machine(("0",), None, Path()))
     given = ["models=tiny", "tasks=leg_counting", "num_examples=1", "serving.kind=vllm", f"output.dir={tmp_path}"]
     with pytest.raises(MissingExtraError, match=r"vLLM is not installed: .*setup\.sh --gpu"):
-        run_evaluation(eval_config_of(given))
+        run_evaluation(load_eval_config(None, given))

@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import load_table
 from rg_env.errors import InputError, UnknownNameError
-from rg_env.evaluation.load import eval_config_of
+from rg_env.evaluation.load import load_eval_config
 from rg_env.evaluation.probe import LEAST_QUESTIONS, Probed, fitted, judge, labels, mixture, print_probed, starts
 from rg_env.evaluation.results import TaskResults
 from rg_env.training.config.load import load_train_config
@@ -139,13 +139,15 @@ def test_tasks_that_an_endpoint_refuses_are_skipped() -> None:
     with ChatServer(str, trouble=trouble) as server:
         tasks = labels(["leg_counting", "spell_backward"], [0, 1])
         given = [f"models={json.dumps(['m@' + server.url])}", f"tasks={json.dumps(tasks)}", "num_examples=4"]
-        config, lines = fitted(eval_config_of(given))
+        config, lines = fitted(load_eval_config(None, given))
         assert list(config.tasks) == ["leg_counting-level0", "leg_counting-level1"]
         reason = "skipped: HTTP 400: the prompt is too long"
         assert lines == [f"spell_backward-level0: {reason}", f"spell_backward-level1: {reason}"]
         assert len(server.requests) == 4
         with pytest.raises(InputError, match="no task can be probed: spell_backward-level0: skipped: HTTP 400"):
-            fitted(eval_config_of([given[0], "tasks={spell_backward-level0: {task: spell_backward, level: 0}}"]))
+            fitted(
+                load_eval_config(None, [given[0], "tasks={spell_backward-level0: {task: spell_backward, level: 0}}"])
+            )
 
 
 @pytest.mark.slow

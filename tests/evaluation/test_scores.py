@@ -16,7 +16,7 @@ from rg_env.core.run_folder import json_lines
 from rg_env.core.statistics import mean_and_error, pass_at_k
 from rg_env.errors import InputError
 from rg_env.evaluation.config import Price
-from rg_env.evaluation.questions import Answer, Questions, TaskWork, record_file
+from rg_env.evaluation.questions import Answer, Questions, TaskAnswers, record_file
 from rg_env.evaluation.scores import STATUSES, scores_of, usage_of
 from rg_env.inference.protocol import Sampling
 
@@ -24,15 +24,15 @@ Made = list[list[tuple[str, float, int | None, bool | None]]]
 """Status, reward, tokens and truncation of each answer, grouped by question."""
 
 
-def _work(questions: int, times: int, left_out: frozenset[int] = frozenset()) -> TaskWork:
+def _answers(questions: int, times: int, left_out: frozenset[int] = frozenset()) -> TaskAnswers:
     rows = [{"question": f"q{number}"} for number in range(questions)]
-    return TaskWork("m", Questions(Environment(eval_rows=rows)), Sampling(), times, left_out=left_out)
+    return TaskAnswers("m", Questions(Environment(eval_rows=rows)), Sampling(), times, left_out=left_out)
 
 
-def _record(work: TaskWork, number: int, rollout: int, status: str, reward: float = 0.0, tokens: Any = None,
+def _record(answers: TaskAnswers, number: int, rollout: int, status: str, reward: float = 0.0, tokens: Any = None,
             cut: Any = None) -> dict[str, Any]:  # fmt: skip
     return {
-        "draw": "sampled", "row": work.questions.hashes[number], "problem": number, "rollout": rollout,
+        "draw": "sampled", "row": answers.questions.hashes[number], "problem": number, "rollout": rollout,
         "status": status, "correct": status == "correct", "reward": reward, "truncated": cut,
         "prompt_tokens": tokens and 2 * tokens, "completion_tokens": tokens,
         "error": "no" if status == "failed" else None,
@@ -52,10 +52,10 @@ Answers = st.tuples(
 def test_scores_are_means_of_the_answers(made: Made, rng: random.Random) -> None:
     """The order does not matter. A failed call counts as a wrong answer, and unknown values are excluded from means."""
     times = len(made[0])
-    work = _work(len(made), times)
-    records = [_record(work, n, k, *answer) for n, answers in enumerate(made) for k, answer in enumerate(answers)]
-    assert all(map(work.put, rng.sample(records, len(records))))
-    scores = scores_of([work], floor=0.25)
+    of_model = _answers(len(made), times)
+    records = [_record(of_model, n, k, *answer) for n, answers in enumerate(made) for k, answer in enumerate(answers)]
+    assert all(map(of_model.load, rng.sample(records, len(records))))
+    scores = scores_of([of_model], floor=0.25)
     flat = [answer for answers in made for answer in answers]
     right = [[float(status == "correct") for status, *_ in answers] for answers in made]
     accuracy, error = mean_and_error(right)
@@ -82,18 +82,18 @@ def test_scores_are_means_of_the_answers(made: Made, rng: random.Random) -> None
 def test_missing_and_failed_answers_are_open() -> None:
     """Questions that are left out are not open, and records of other rollouts are ignored. A later record replaces an
     earlier one."""
-    work = _work(3, 2, frozenset({1}))
-    assert [key[1:] for key in work.open()] == [(0, 0), (0, 1), (2, 0), (2, 1)]
-    assert (len(work.keys), work.left_out) == (4, 1)
-    good = _record(work, 0, 0, "correct")
+    answers = _answers(3, 2, frozenset({1}))
+    assert [key[1:] for key in answers.missing()] == [(0, 0), (0, 1), (2, 0), (2, 1)]
+    assert (len(answers.keys), answers.left_out) == (4, 1)
+    good = _record(answers, 0, 0, "correct")
     others = [{"problem": 1}, {"problem": 3}, {"rollout": 2}, {"rollout": -1}, {"row": "other"}, {"draw": "greedy"}]
-    assert not any(work.put({**good, **other}) for other in others)
-    assert (len(work.answers), work.of(1)) == (0, [])
-    work.put(good)
-    work.put({**good, "rollout": 1, "error": "no"})
-    assert [key[1:] for key in work.open()] == [(0, 1), (2, 0), (2, 1)]
-    work.put({**good, "rollout": 1})
-    assert (len(work.answers), work.failed) == (2, 0)
+    assert not any(answers.load({**good, **other}) for other in others)
+    assert (len(answers.by_key), answers.of(1)) == (0, [])
+    answers.load(good)
+    answers.load({**good, "rollout": 1, "error": "no"})
+    assert [key[1:] for key in answers.missing()] == [(0, 1), (2, 0), (2, 1)]
+    answers.load({**good, "rollout": 1})
+    assert (len(answers.by_key), answers.failed) == (2, 0)
 
 
 def test_costs_are_known_where_tokens_and_prices_are() -> None:
@@ -113,11 +113,11 @@ KNOWN = {**Answer()._asdict(), "model": "m", "task": "t", "draw": "sampled", "ro
 
 def _added(path: Path, *texts: str) -> list[str]:
     """Add texts to the file and return all texts read back from it."""
-    with record_file(path, [work := TaskWork("m", QUESTIONS, Sampling(), 9)]):
+    with record_file(path, [answers := TaskAnswers("m", QUESTIONS, Sampling(), 9)]):
         for text in texts:
-            work.keep({**KNOWN, "rollout": 0, "completion": text})
-    with record_file(path, [work := TaskWork("m", QUESTIONS, Sampling(), 9)]) as strangers:
-        assert (strangers, len(work.answers)) == (0, path.stat().st_size > 0)
+            answers.on_record({**KNOWN, "rollout": 0, "completion": text})
+    with record_file(path, [answers := TaskAnswers("m", QUESTIONS, Sampling(), 9)]) as unmatched:
+        assert (unmatched, len(answers.by_key)) == (0, path.stat().st_size > 0)
     return [record["completion"] for record in json_lines(path)]
 
 

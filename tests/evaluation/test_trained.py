@@ -14,7 +14,7 @@ from rg_env.core.data.dataset import build_splits
 from rg_env.core.run_folder import RunFolder, json_lines
 from rg_env.errors import InputError
 from rg_env.evaluation.config import EvalConfig
-from rg_env.evaluation.load import eval_config_of, load_eval_config
+from rg_env.evaluation.load import load_eval_config
 from rg_env.evaluation.questions import draw
 from rg_env.evaluation.results import Results, read_results, results_files
 from rg_env.evaluation.runner import run_evaluation
@@ -41,7 +41,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _config(folder: Path, models: dict[str, Any], *overrides: str) -> EvalConfig:
-    return eval_config_of([f"models={json.dumps(models)}", "tasks=leg_counting", "num_examples=5",
+    return load_eval_config(None, [f"models={json.dumps(models)}", "tasks=leg_counting", "num_examples=5",
                            f"output.dir={folder}", *overrides])  # fmt: skip
 
 
@@ -93,7 +93,7 @@ def test_the_number_of_questions_applies_to_the_runs_own_tasks(run: Path, tmp_pa
     """The number applies to all tasks, whether higher or lower than in the run; the run's numbers are the default."""
     given = [] if number is None else [f"num_examples={number}"]
     models = json.dumps({"ours": str(run)})
-    config, _ = as_trained(eval_config_of([f"models={models}", f"output.dir={tmp_path / 'e'}", *given]))
+    config, _ = as_trained(load_eval_config(None, [f"models={models}", f"output.dir={tmp_path / 'e'}", *given]))
     counts = {name: config.count(name) for name in config.names}
     runs = {"leg_counting": 6, "chain_sum": 6, "simple_equations": 5, "short": 4}
     assert counts == (runs if number is None else dict.fromkeys(runs, number))
@@ -178,7 +178,7 @@ def _checkpoint(folder: Path, rows: dict[str, Any] | None) -> str:
 def test_problems_that_were_trained_on_are_left_out_in_any_order_of_numbers(tmp_path: Path) -> None:
     """With split_by=question, a problem that was trained on is left out even if its numbers are in another order."""
     train, _, manifest = build_splits("lcm", 400, 0, 0, split_by="question")
-    questions = draw(eval_config_of(["models=tiny", "tasks=lcm", "num_examples=60", "eval_seed=7"]), "lcm")
+    questions = draw(load_eval_config(None, ["models=tiny", "tasks=lcm", "num_examples=60", "eval_seed=7"]), "lcm")
     known = {_numbers(row) for row in train}
     left_out = questions.among(trained_on(_checkpoint(tmp_path, manifest)))
     assert left_out == {number for number, row in enumerate(questions.rows) if _numbers(row) in known}
@@ -275,7 +275,7 @@ def test_a_run_without_a_record_of_its_own_rows(tmp_path: Path) -> None:
     _, notes = as_trained(_config(tmp_path / "e", {"base": "tiny", "ours": model}))
     assert notes == ["ours: its training questions are not recorded, so its overlap with the questions is unknown"]
     with pytest.raises(InputError, match=r"tasks or data must be set, .*pass --tasks NAME or --data FILE"):
-        as_trained(eval_config_of([f"models={json.dumps({'ours': model})}", f"output.dir={tmp_path / 'e'}"]))
+        as_trained(load_eval_config(None, [f"models={json.dumps({'ours': model})}", f"output.dir={tmp_path / 'e'}"]))
 
 
 def test_missing_and_damaged_manifests(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 from rg_env.core.environment import Environment
 from rg_env.evaluation import results as schema
-from rg_env.evaluation.questions import Questions, TaskWork
-from rg_env.evaluation.results import ModelResult, Part, Results, Scores, TaskResults, summary_of
-from rg_env.evaluation.scores import Source, results_of
+from rg_env.evaluation.questions import Questions, TaskAnswers
+from rg_env.evaluation.results import ModelResult, Results, Scores, TaskPart, TaskResults, summary_of
+from rg_env.evaluation.scores import ModelSource, results_of
 from rg_env.inference.protocol import Sampling
 
 USAGE = {"prompt_tokens": 1000, "completion_tokens": 2000, "cost": None}
@@ -69,7 +69,7 @@ def task_results(models: Mapping[str, float | ModelResult], task: str = "maze", 
             "spec": {"name": task},
             "category": "games",
             "questions": questions,
-            "sampling": schema.Sampling(**sampling),
+            "sampling": schema.EvaluationSampling(**sampling),
             "system_prompt": "Think.",
             "grading": "hardened",
             "floor": 0.25,
@@ -100,10 +100,10 @@ def run_evaluation(step: int, problems: Sequence[Sequence[dict[str, Any]]], **sa
     """Return an evaluation in a training run, given the records of the answers to each problem. The first record of a
     problem may also have the greedy answer's fields (`greedy_completion`, ...)."""
     found: list[dict[str, Any]] = []
-    groups: dict[tuple[Part, str], list[Sequence[dict[str, Any]]]] = {}
+    groups: dict[tuple[TaskPart, str], list[Sequence[dict[str, Any]]]] = {}
     for problem in problems:
         groups.setdefault((problem[0]["part"], problem[0]["task"]), []).append(problem)
-    works: list[TaskWork] = []
+    answer_sets: list[TaskAnswers] = []
     for (part, task), of_task in groups.items():
         rows = [{"prompt": (text := f"{each[0].get('question', 'q')}"), "question": f"{text} ({n})",
                  "info": {"rg_task": task}} for n, each in enumerate(of_task)]  # fmt: skip
@@ -112,8 +112,8 @@ def run_evaluation(step: int, problems: Sequence[Sequence[dict[str, Any]]], **sa
         )
         greedy = any("greedy_correct" in problem[0] for problem in of_task)
         settings = Sampling(**{"max_tokens": 64, **sampling})
-        work = TaskWork(f"step {step}", questions, settings, len(of_task[0]), greedy)
-        works.append(work)
+        answers = TaskAnswers(f"step {step}", questions, settings, len(of_task[0]), greedy)
+        answer_sets.append(answers)
         for number, problem in enumerate(of_task):
             known = {"row": questions.hashes[number], "problem": number, "status": None, "prompt_tokens": None,
                      "completion_tokens": None}  # fmt: skip
@@ -124,9 +124,9 @@ def run_evaluation(step: int, problems: Sequence[Sequence[dict[str, Any]]], **sa
             best = {k.removeprefix("greedy_"): v for k, v in problem[0].items() if k.startswith("greedy_")}
             records += [{**records[0], "rollout": 0, "draw": "greedy", **best}] if greedy else []
             for record in records:
-                assert work.put(record)
+                assert answers.load(record)
             found += records
-    return results_of(works, {f"step {step}": Source("tiny", "tiny", "embedded")}, step=step, rollouts=found)
+    return results_of(answer_sets, {f"step {step}": ModelSource("tiny", "tiny", "embedded")}, step=step, rollouts=found)
 
 
 def _without_greedy(record: dict[str, Any]) -> dict[str, Any]:

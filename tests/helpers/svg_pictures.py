@@ -45,9 +45,6 @@ class Picture:
         (found,) = [each for each in self.texts if each.text == text]
         return found
 
-    def filled(self, color: str) -> list[Shape]:
-        return self._shapes(f"fill: {color}")
-
     def lines(self, color: str, width: float) -> list[Shape]:
         return list(self._shapes(f"stroke: {color}; stroke-width: {width:g}"))
 

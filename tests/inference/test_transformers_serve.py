@@ -14,13 +14,12 @@ import openai
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rg_env.core.prompts import SYSTEM_PROMPT
 from rg_env.inference.embedded.engine import EmbeddedEngine
 from rg_env.inference.protocol import PromptEncoder, Sampling
-from rg_env.tiny import POLICY_DIR
+from rg_env.tiny import POLICY_DIR, SYSTEM_PROMPT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-START_S = 400
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+START_S = 240
 OFFLINE = {**os.environ, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "NO_KEY": "EMPTY"}
 PROGRAMS = Path(sys.executable).parent
 

@@ -22,7 +22,7 @@ from rg_env.core.environment import Environment
 from rg_env.core.run_folder import RunFolder
 from rg_env.errors import repository_command
 from rg_env.evaluation import trained
-from rg_env.evaluation.load import eval_config_of
+from rg_env.evaluation.load import load_eval_config
 from rg_env.evaluation.results import read_results
 from rg_env.evaluation.scores import together
 from rg_env.publish.card import find_license
@@ -224,7 +224,7 @@ def test_the_cards_command_evaluates_as_the_run_did(run: Path, hub: HubServer, p
     options = dict(re.findall(r"--(\w+) ([^-#]+)", line))
     words = [f"{key}={json.dumps(shlex.split(value))}" for key, value in options.items()]
     with contextlib.chdir(tmp_path):
-        found, _ = trained.as_trained(eval_config_of(words))
+        found, _ = trained.as_trained(load_eval_config(None, words))
         assert trained.trained_on("legs"), "they are left out"
     trained_on = {task["name"]: task["config"] for task in RunFolder(run).manifest()["rows"]["tasks"]}
     assert {name: task.config for name, task in found.tasks.items()} == trained_on

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from checkpoint_files import TOKENIZER, save_whole
 from model_families import SERVED
 
@@ -111,6 +112,21 @@ def test_the_last_line_of_the_output_is_the_folder(rg_env: Command, saved: Path)
     assert "verified" in out
     assert "verified" not in less
     assert " in torch.bfloat16: " in less
+
+
+def test_mistakes_exit_with_2_and_failed_checks_with_1(rg_env: Command, saved: Path) -> None:
+    for arguments, words in (
+        (["--merge-lora"], "unrecognized arguments: --merge-lora"),
+        (["--dtype", "int8"], "invalid choice: 'int8'"),
+    ):
+        code, _, errors = rg_env("export", str(saved), *arguments)
+        assert (code, words in errors) == (2, True)
+    state = torch.load(saved / "pytorch_model.bin")
+    state["model.norm.weight"].fill_(torch.inf)
+    torch.save(state, saved / "pytorch_model.bin")
+    code, _, errors = rg_env("export", str(saved))
+    assert (code, errors.count("\n")) == (1, 1)
+    assert errors.startswith("error: model.norm.weight has non-finite values")
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from rg_env.core.processes import descendants
-from rg_env.evaluation.load import eval_config_of
+from rg_env.evaluation.load import load_eval_config
 from rg_env.evaluation.runner import run_evaluation
 from rg_env.tiny import POLICY_DIR
 
@@ -42,7 +42,7 @@ def _answers(folder: Path, kind: str, model: Any, *more: str) -> dict[str, str]:
         "sampling.max_tokens=60", "sampling.temperature=0", f"serving.kind={kind}", f"output.dir={folder}",
         "serving.vllm_args=[--max-model-len, '256']", "requests.concurrency=16", *more,
     ]  # fmt: skip
-    _, folder = run_evaluation(eval_config_of(overrides))
+    _, folder = run_evaluation(load_eval_config(None, overrides))
     records = [json.loads(line) for line in (folder / "rollouts.jsonl").read_text().splitlines()]
     assert all(record["error"] is None for record in records), records[0]
     return {record["problem"]: record["completion"] for record in records}

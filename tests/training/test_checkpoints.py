@@ -193,14 +193,6 @@ def test_a_full_disk_loses_nothing(make_trainer: Any, tmp_path: Path) -> None:
         assert chosen("auto", folder) == folder / "checkpoint-1"
 
 
-def test_a_checkpoint_in_use_is_not_deleted(make_trainer: Any, tmp_path: Path) -> None:
-    """Its upload may still be running."""
-    trainer = make_trainer(save_steps=1, save_total_limit=1, **OPTIONS)
-    trainer.checkpoints.is_in_use = lambda checkpoint: checkpoint.name == "checkpoint-1"
-    trainer.train()
-    assert {path.name for path in (tmp_path / "run").glob("checkpoint*")} == {"checkpoint-1", "checkpoint-3"}
-
-
 def test_a_checkpoint_with_empty_weights_is_not_saved(make_trainer: Any, tmp_path: Path) -> None:
     """ZeRO-3 writes empty weights if it does not gather them."""
     trainer = make_trainer(save_steps=1, **OPTIONS)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from matplotlib.image import imread
 from result_files import run_evaluation
 from rich.console import Console
 
@@ -284,15 +283,10 @@ def test_examples_after_a_run_range_from_best_to_worst(before: list[Any], after:
     assert [new["row"] for _, new in pairs] == [old["row"] for old, _ in pairs]
 
 
-def test_the_plot_grows_with_the_tasks(tmp_path: Path) -> None:
-    """There is one line per task below the curve, unless there is a single task. Matplotlib does not parse the folder's
-    name as a formula."""
-    for name, names in (("one", [["a"]]), (r"cost $\frac$ 2", [["a", "b"], ["c"], ["d"]])):
-        folder = RunFolder.create(tmp_path / name)
-        for step in (0, 10):
-            folder.write_evaluation(step, json.loads(evaluation(step, *names).model_dump_json()))
-        picture = plot_run(folder.path)
-        assert picture
-        lines = sum(map(len, names))
-        expected = 4.5 if lines == 1 else 5.3 + 0.22 * lines
-        assert imread(picture).shape[0] / 120 == pytest.approx(expected, abs=0.02)
+def test_a_folders_name_is_not_a_formula(tmp_path: Path) -> None:
+    """Matplotlib does not parse the name, and a run with only held-out tasks has a plot as well."""
+    folder = RunFolder.create(tmp_path / r"cost $\frac$ 2")
+    for step in (0, 10):
+        folder.write_evaluation(step, json.loads(evaluation(step, [], ["maze"]).model_dump_json()))
+    assert plot_run(folder.path) == folder.curve_file
+    assert folder.curve_file.read_bytes().startswith(b"\x89PNG")

@@ -17,6 +17,10 @@ from rg_env.core.rewards.registry import describe as describe
 from rg_env.core.rewards.registry import get_reward as get_reward
 from rg_env.core.rewards.registry import resolve_rewards as resolve_rewards
 from rg_env.core.rewards.registry import reward as reward
+from rg_env.core.rewards.rubric import LEVEL as LEVEL
+from rg_env.core.rewards.rubric import RolloutRecord as RolloutRecord
 from rg_env.core.rewards.rubric import Rubric as Rubric
 from rg_env.core.rewards.rubric import Scored as Scored
 from rg_env.core.rewards.rubric import offered as offered
+from rg_env.core.rewards.rubric import question_of as question_of
+from rg_env.core.rewards.rubric import record_of as record_of

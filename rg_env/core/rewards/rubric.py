@@ -61,6 +61,43 @@ class Scored(NamedTuple):
     omitted."""
 
 
+LEVEL = "rg_level"
+"""Key in a row's `info` for the question's curriculum level (a string)."""
+RolloutRecord = dict[str, Any]
+"""A scored rollout as a JSON-compatible dict."""
+
+
+def question_of(row: Mapping[str, Any]) -> str:
+    """Return the text of a row's question. If the row does not have a question, return the prompt's text or last
+    message."""
+    if (question := row.get("question")) is not None:
+        return str(question)
+    prompt = row["prompt"]
+    return str(prompt if isinstance(prompt, str) else prompt[-1]["content"])
+
+
+def record_of(rollout: Rollout, scored: Scored) -> RolloutRecord:
+    """Convert a scored rollout to a JSON-compatible dict."""
+    level, correct = rollout.info.get(LEVEL), scored.metrics.get("accuracy")
+    score = rollout.score if "status/wrong" in scored.metrics else None
+    return {
+        "task": rollout.task,
+        **({} if level is None else {"level": int(level)}),
+        "question": question_of(rollout.row),
+        "answer": rollout.answer,
+        "completion": rollout.text,
+        "completion_tokens": rollout.completion_tokens,
+        "truncated": rollout.truncated,
+        "extracted": score.answer if score else None,
+        "score": score.value if score else None,
+        "correct": None if correct is None else correct == 1.0,
+        "reward": scored.reward,
+        "rewards": scored.rewards,
+        "status": score.status if score else None,
+        "detail": score.detail if score else "",
+    }
+
+
 @dataclass(frozen=True)
 class Rubric:
     """Scores rollouts. A rubric is picklable if its rewards are."""

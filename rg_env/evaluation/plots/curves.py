@@ -6,7 +6,6 @@
 Accuracies are drawn with 95% intervals, which are read from each run's evaluations.
 """
 
-import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,10 +18,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from rg_env.core.run_folder import RunFolder, json_lines
+from rg_env.core.statistics import Interval
 from rg_env.core.text import is_number, listed
 from rg_env.errors import InputError
 from rg_env.evaluation.plots import style
-from rg_env.evaluation.results import SUFFIXES, Interval, Results, read_evaluations
+from rg_env.evaluation.results import Results, read_evaluations
 
 REWARD, ACCURACY = "reward", "eval/accuracy"
 _PANELS = {REWARD: "reward, training batch", ACCURACY: "accuracy, sampled, on the frozen questions"}
@@ -96,11 +96,8 @@ def notes_on(curves: Sequence[Curve]) -> list[str]:
 
 @style.styled
 def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None) -> None:
-    """Plot reward and accuracy against the optimizer step, side by side.
-
-    If there are at most 7 runs, each run is drawn in its own color, with a band for the 95% interval of the accuracy.
-    If there are more than 7 runs, all runs are drawn as thin gray lines, along with their mean at each step that all
-    runs share, and the runs with the highest and lowest final accuracies are highlighted.
+    """Plot reward and accuracy by optimizer step, side by side. Up to 7 runs have a band for the 95% interval of
+    the accuracy.
 
     Args:
         curves: curves with distinct names.
@@ -109,24 +106,19 @@ def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None)
             An empty string means no title.
 
     Raises:
-        InputError: the suffix is not one of `style.SUFFIXES`.
+        InputError: the suffix is not one of `style.IMAGE_SUFFIXES`.
         OutputFolderError: the plot cannot be written.
     """
     metrics = [metric for metric in _PANELS if any(metric in curve.values for curve in curves)]
-    many = len(curves) > len(style.COLORS)
-    ordered = sorted(curves, key=_at_end)
-    shown = [ordered[-1], ordered[0]] if many else curves
     figure, (panels,) = style.panels(5.0 * len(metrics), 3.2, 1, len(metrics), wspace=0.18)
     longest = max(len(curve.values.get(REWARD, ())) for curve in curves)
+    shaded = len(curves) <= len(style.COLORS) and any(curve.intervals for curve in curves)
     for axes, metric in zip(panels, metrics, strict=True):
         window = longest // 25 | 1 if metric == REWARD and longest > 50 else 1  # must be odd
-        lines = {curve.name: smoothed(curve.values.get(metric, {}), window) for curve in curves}
-        crowd = _draw_crowd(axes, [line for line in lines.values() if line]) if many else []
-        handles = [_draw_line(axes, curve, metric, lines[curve.name], color) for color, curve in enumerate(shown)]
+        handles = [_draw_line(axes, curve, metric, window, number, shaded) for number, curve in enumerate(curves)]
         thick = f"\n(thick: mean over {window} steps)" if window > 1 else ""
         axes.set_ylabel(f"{_PANELS[metric]}{thick}")
-        shaded = metric == ACCURACY and any(curve.intervals for curve in shown)
-        axes.set_xlabel(f"optimizer step{' (shaded: 95% intervals)' if shaded else ''}")
+        axes.set_xlabel(f"optimizer step{' (shaded: 95% intervals)' if shaded and metric == ACCURACY else ''}")
         style.label_whole_steps(axes)
         if metric == ACCURACY:
             axes.set_ylim(-0.02, 1.02)
@@ -134,56 +126,38 @@ def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None)
             axes.set_title(notes, color=_ORANGE, fontsize=8)
     last = max(1, *(max(values) for curve in curves for values in curve.values.values()))
     panels[0].set_xlim(-0.03 * last, 1.03 * last)
-    labels = _labels(curves, shown)
+    labels = _labels(curves)
     if len(curves) > 1:
-        panels[-1].legend([*handles, *crowd], labels, loc="upper left", bbox_to_anchor=(1.02, 1), borderaxespad=0)
+        panels[-1].legend(handles, labels, loc="upper left", bbox_to_anchor=(1.02, 1), borderaxespad=0)
     style.titled(figure, (f"{len(curves)} runs" if len(curves) > 1 else labels[0]) if title is None else title)
     style.save(figure, output)
 
 
-def _labels(curves: Sequence[Curve], shown: Sequence[Curve]) -> list[str]:
+def _labels(curves: Sequence[Curve]) -> list[str]:
     """Return the legend labels, with the number of questions if that number differs between runs."""
     names = style.short_names([curve.name for curve in curves], 40)
-    if len(shown) < len(curves):
-        ends = [
-            f"{names[each.name]}\n({end} at the end)" for each, end in zip(shown, ("highest", "lowest"), strict=True)
-        ]
-        return [*ends, f"the other {len(curves) - 2} runs", "mean of all runs"]
     differ = len({curve.questions for curve in curves}) > 1
-    return [f"{names[each.name]} ({each.questions or '?'} questions)" if differ else names[each.name] for each in shown]
+    return [f"{names[each.name]} ({each.questions or '?'} questions)" if differ else names[each.name]
+            for each in curves]  # fmt: skip
 
 
-def _draw_line(axes: Axes, curve: Curve, metric: str, line: dict[int, float], color: int) -> Line2D:
+def _draw_line(axes: Axes, curve: Curve, metric: str, window: int, number: int, shaded: bool) -> Line2D:
     """Draw a run's smoothed line, its original line (if different), and its intervals. The line style and marker help
     readers who cannot distinguish the colors."""
-    look: dict[str, Any] = {"color": style.COLORS[color], "linestyle": _DASHES[color % 4], "linewidth": 1.8}
+    look: dict[str, Any] = {**style.look_of(number), "linestyle": _DASHES[number % 4], "linewidth": 1.8}
     values = curve.values.get(metric, {})
-    if line != values:
-        axes.plot(*_points(values), color=style.COLORS[color], linewidth=0.8, alpha=0.3)
-    if metric == ACCURACY and curve.intervals:
+    if window > 1:
+        axes.plot(*_points(values), color=look["color"], linewidth=0.8, alpha=0.3)
+    if metric == ACCURACY and shaded and curve.intervals:
         lower, upper = zip(*curve.intervals.values(), strict=True)
-        axes.fill_between(list(curve.intervals), lower, upper, color=style.COLORS[color], alpha=0.13, linewidth=0)
-    axes.plot(*_points(line), marker=style.MARKERS[color], markersize=4.5, markevery=max(1, len(line) // 12), **look)
-    return Line2D([], [], marker=style.MARKERS[color], markersize=4.5, **look)
-
-
-def _draw_crowd(axes: Axes, lines: Sequence[dict[int, float]]) -> list[Line2D]:
-    """Draw all runs in gray, along with their mean at each step that all runs share."""
-    for line in lines:
-        axes.plot(*_points(line), color=style.GREY, linewidth=0.8, alpha=0.5)
-    steps = sorted(set.intersection(*map(set, lines)))
-    means = [fmean(line[step] for line in lines) for step in steps]
-    mean = axes.plot(steps, means, color="black", linewidth=2.4, zorder=4)
-    return [Line2D([], [], color=style.GREY, alpha=0.5), *mean]
+        axes.fill_between(list(curve.intervals), lower, upper, color=look["color"], alpha=0.13, linewidth=0)
+    line = smoothed(values, window)
+    axes.plot(*_points(line), markersize=4.5, markevery=max(1, len(line) // 12), **look)
+    return Line2D([], [], markersize=4.5, **look)
 
 
 def _points(line: dict[int, float]) -> tuple[list[int], list[float]]:
     return list(line), list(line.values())
-
-
-def _at_end(curve: Curve) -> list[float]:
-    """Return the final accuracy and reward, for sorting. A missing metric counts as lower than any value."""
-    return [[-math.inf, *curve.values.get(metric, {}).values()][-1] for metric in (ACCURACY, REWARD)]
 
 
 def smoothed(values: dict[int, float], window: int) -> dict[int, float]:
@@ -200,26 +174,16 @@ def plot_run(folder: Path, output: Path | None = None) -> Path | None:
     """Draw the learning curve of the run in `folder`: reward and completion length per step, and accuracy on the frozen
     questions.
 
-    If there are several tasks, each task's first and last accuracies are drawn below the curve.
-
     Returns:
         Path of the plot (by default, `reward_curve.png` in the folder), or None if there is nothing to draw yet.
     """
     run = RunFolder(folder)
     steps = [row for row in run.metrics() if is_number(row.get(REWARD))]
     evaluations = read_evaluations(run)
-    tasks = evaluations[-1].tasks if evaluations else {}
-    measured = [name for name, task in tasks.items() if task.scores.accuracy is not None]
-    if not steps and not measured:
+    if not steps and not any(each.accuracies() for each in evaluations):
         return None
-    height = 0.8 + 0.22 * len(measured) if len(measured) > 1 else 0.0  # inches
-    figure = Figure(figsize=(8, 4.5 + height), layout="constrained")
-    if height:
-        curve, below = figure.subplots(2, height_ratios=[4.5, height])
-        _draw_tasks(below, (evaluations[0], evaluations[-1]), measured)
-    else:
-        curve = figure.subplots()
-    _draw_run(curve, steps, evaluations)
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    _draw_run(figure.subplots(), steps, evaluations)
     name = folder.resolve().name
     figure.suptitle(f"{evaluations[-1].title}\n{name}" if evaluations else name, fontsize=11)
     output = output or run.curve_file
@@ -251,13 +215,3 @@ def _draw_run(axes: Axes, steps: list[dict[str, Any]], evaluations: Sequence[Res
         right.grid(visible=False)
         right.spines["right"].set_visible(True)
     axes.legend(handles, labels, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize=9)
-
-
-def _draw_tasks(axes: Axes, evaluations: Sequence[Results], names: Sequence[str]) -> None:
-    """Draw one row per task, with the task's accuracy in each of `evaluations`."""
-    tasks = evaluations[-1].tasks
-    series = {f"step {each.step}": [each.tasks[name].scores for name in names] for each in evaluations}
-    handles = style.draw_series(axes, series)
-    style.label_rows(axes, [f"{name}{SUFFIXES.get(tasks[name].part or '', '')}" for name in names], size=8)
-    style.share_axis(axes, "accuracy, sampled, on the frozen questions of each task, with 95% intervals")
-    axes.legend(handles, list(series), loc="upper left", bbox_to_anchor=(1.0, 1.0))

@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from rg_env.core.run_folder import RunFolder
 from rg_env.core.text import short_keys
 from rg_env.errors import InputError, unknown_name
@@ -29,7 +27,6 @@ def plot_files(
     output: Path | None = None,
     title: str | None = None,
     rename: Sequence[str] = (),
-    rename_file: Path | None = None,
 ) -> tuple[Path, list[str]]:
     """Draw one plot of all `files`, which must be of the same kind. For a run folder, the plot shows the run's metrics.
     For an evaluation folder, the plot shows the folder's newest results.
@@ -39,10 +36,9 @@ def plot_files(
             suffix .png.
         title: title of the plot. The default is a description of the contents. An empty string means no title.
         rename: new names for models or runs, as "OLD=NEW".
-        rename_file: JSON file with new names, {"OLD": "NEW"}. Names that are not in the plot are ignored.
 
     Returns:
-        Path of the plot, and notes on the limits of the comparison and on a `rename_file` that renames nothing.
+        Path of the plot, and notes on the limits of the comparison.
 
     Raises:
         InputError: a file is unreadable or damaged, the files cannot be drawn in one plot, a rename is invalid, or the
@@ -58,22 +54,16 @@ def plot_files(
     others = [file for file in files if file not in runs]
     if runs and others:
         raise InputError(f"{runs[0]} contains training metrics, but {others[0]} contains results: plot them separately")
-    kind, run_names, results = "run", _run_names(runs), None
-    aliases = {name: name for name in run_names}
     if not runs:
-        kind, results = "model", merged({str(file): read_results(file) for file in files})
-        aliases = _paths(results) | {name: name for name in results.models}
-    listed = _read_names(rename_file) if rename_file else {}
-    names, notes = new_names(rename, listed, aliases, kind), []
-    if rename_file and not listed.keys() & aliases.keys():
-        notes.append(f"{rename_file} renames nothing; the {kind}s are {', '.join(names)}")
-    if results:
-        plot_results(_renamed(results, names), output, title)
-        return output, notes
+        results = merged({str(file): read_results(file) for file in files})
+        plot_results(_renamed(results, new_names(rename, list(results.models), "model")), output, title)
+        return output, []
+    run_names = _run_names(runs)
+    names = new_names(rename, run_names, "run")
     curves = [read_curve(file, names[name]) for file, name in zip(runs, run_names, strict=True)]
     curves.sort(key=lambda curve: _by_number(curve.name))
     plot_curves(curves, output, title)
-    return output, [*notes_on(curves), *notes]
+    return output, notes_on(curves)
 
 
 def _file_in(folder: Path) -> Path:
@@ -96,14 +86,6 @@ def _by_number(name: str) -> list[tuple[float, str]]:
     return [(float(part), "") if number % 2 else (0.0, part) for number, part in enumerate(parts)]
 
 
-def _paths(results: Results) -> dict[str, str]:
-    """Return the model names, keyed by the source (such as a folder) passed to `rg-env eval`. Sources shared by several
-    models are omitted."""
-    found = {(model.source, name) for task in results.tasks.values() for name, model in task.models.items()}
-    sources = [source for source, _ in found]
-    return {source: name for source, name in found if sources.count(source) == 1}
-
-
 def _renamed(results: Results, names: Mapping[str, str]) -> Results:
     """Return the results with the models renamed, for a plot."""
 
@@ -114,42 +96,27 @@ def _renamed(results: Results, names: Mapping[str, str]) -> Results:
     return results.model_copy(update={"models": of(results.models), "tasks": tasks})
 
 
-def new_names(typed: Sequence[str], listed: Mapping[str, str], aliases: Mapping[str, str], kind: str) -> dict[str, str]:
-    """Return the new names by old name. Replacements are simultaneous, so `A=B B=A` swaps two names. `typed` overrides
-    `listed`.
-
-    Names may contain "=". The old name is the longest known name that the entry starts with.
+def new_names(entries: Sequence[str], names: Sequence[str], kind: str) -> dict[str, str]:
+    """Return the new names by old name. Replacements are simultaneous, so `A=B B=A` swaps two names.
 
     Args:
-        typed: entries of the form "OLD=NEW".
-        listed: new names by old name. Unknown old names are ignored.
-        aliases: mapping from each accepted text (an old name or an alternative, such as a path) to the old name.
+        entries: entries of the form "OLD=NEW". OLD is the longest name that the entry starts with, because names may
+            contain "=".
         kind: noun for error messages, such as "model".
 
     Raises:
         InputError: an entry has no "=", an old name is unknown, or a new name is empty or not unique.
     """
-    names = {name: name for name in aliases.values()}
-    names |= {aliases[old]: new for old, new in listed.items() if old in aliases}
-    for text in typed:
+    new = {name: name for name in names}
+    for text in entries:
         if "=" not in text:
             raise InputError(f"--rename {text}: pass it as OLD=NEW (files come before the options)")
-        old = max((alias for alias in aliases if text.startswith(f"{alias}=")), key=len, default=None)
+        old = max((name for name in names if text.startswith(f"{name}=")), key=len, default=None)
         if old is None:
-            raise unknown_name(kind, text.rpartition("=")[0], aliases)
-        names[aliases[old]] = text.removeprefix(f"{old}=")
-    new = list(names.values())
-    if unfit := [name for name in new if not name.strip() or new.count(name) > 1]:
+            raise unknown_name(kind, text.rpartition("=")[0], names)
+        new[old] = text.removeprefix(f"{old}=")
+    if unfit := [name for name in new.values() if not name.strip() or [*new.values()].count(name) > 1]:
         raise InputError(
             f"each {kind} in a plot needs a unique, nonempty name, but {unfit[0]!r} is empty or used more than once"
         )
-    return names
-
-
-def _read_names(file: Path) -> dict[str, str]:
-    try:
-        return TypeAdapter(dict[str, str]).validate_json(file.read_bytes())
-    except OSError as error:
-        raise InputError(f"--rename-file {file} cannot be read: {error.strerror}") from error
-    except ValidationError as error:
-        raise InputError(f'--rename-file {file} must map old names to new names: {{"OLD": "NEW"}}') from error
+    return new

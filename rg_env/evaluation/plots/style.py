@@ -2,7 +2,7 @@
 
 import os
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#00
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 """One marker per color, for readers who cannot distinguish colors."""
 GREY = "#777777"
-SUFFIXES = (".png", ".svg", ".pdf")
+IMAGE_SUFFIXES = (".png", ".svg", ".pdf")
 styled = matplotlib.rc_context(
     {
         "axes.axisbelow": True,
@@ -81,23 +81,22 @@ def error_bars(middle: Sequence[float], intervals: Sequence[tuple[float, float]]
     return [lower, upper]
 
 
-def draw_intervals(axes: Axes, rows: Iterable[tuple[float, Accuracy]], **look: Any) -> None:
-    """Draw accuracies with their intervals. `rows` are (y position, accuracy) pairs."""
-    places, measured = zip(*((place, found.measured) for place, found in rows), strict=True)
-    means, intervals = zip(*measured, strict=True)
-    look = {"linestyle": "none", "markersize": 4.5, "elinewidth": 1.2, "capsize": 2, **look}
-    axes.errorbar(means, places, xerr=error_bars(means, intervals), **look)
+def look_of(number: int) -> dict[str, Any]:
+    """Return the color and marker of a series. Each of the first 49 series has its own combination."""
+    return {"color": COLORS[number % 7], "marker": MARKERS[(number + number // 7) % 7]}
 
 
-def draw_series(axes: Axes, series: Mapping[str, Sequence[Accuracy | None]]) -> list[Line2D]:
-    """Draw several series of accuracies, each in its own color. Row i shows all series' i-th accuracies, one above
-    another. Return the handles for a legend."""
+def draw_series(axes: Axes, series: Sequence[Sequence[Accuracy | None]]) -> list[Line2D]:
+    """Draw several series of accuracies, each with its own color and marker. Row i shows all series' i-th accuracies,
+    one above another. Return the handles for a legend."""
     handles = []
-    for number, found in enumerate(series.values()):
+    for number, accuracies in enumerate(series):
         shift = (number - (len(series) - 1) / 2) * 0.8 / len(series)
-        look: dict[str, Any] = {"color": COLORS[number], "marker": MARKERS[number]}
-        draw_intervals(axes, [(row + shift, each) for row, each in enumerate(found) if each], **look)
-        handles.append(Line2D([], [], **look, markersize=5))
+        if rows := [(row + shift, *each.measured) for row, each in enumerate(accuracies) if each]:
+            heights, means, intervals = zip(*rows, strict=True)
+            look = {"linestyle": "none", "markersize": 4.5, "elinewidth": 1.2, "capsize": 2, **look_of(number)}
+            axes.errorbar(means, heights, xerr=error_bars(means, intervals), **look)
+        handles.append(Line2D([], [], **look_of(number), markersize=5))
     return handles
 
 
@@ -108,10 +107,10 @@ def label_rows(axes: Axes, labels: Sequence[str], size: float = 9) -> None:
     axes.grid(visible=False, axis="y")
 
 
-def share_axis(axes: Axes, caption: str, room: float = 0.02, **look: Any) -> None:
+def share_axis(axes: Axes, caption: str) -> None:
     """Set up the x-axis for accuracies."""
-    axes.set_xlim(-room, 1 + room)
-    axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"], **look)
+    axes.set_xlim(-0.02, 1.02)
+    axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"])
     axes.set_xlabel(caption)
 
 
@@ -125,9 +124,9 @@ def titled(figure: Figure, title: str) -> None:
 
 
 def check_suffix(output: Path) -> Path:
-    """Return `output`, or raise `InputError` if it does not end in one of `SUFFIXES`."""
-    if output.suffix.lower() not in SUFFIXES:
-        raise InputError(f"{output} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+    """Return `output`, or raise `InputError` if it does not end in one of `IMAGE_SUFFIXES`."""
+    if output.suffix.lower() not in IMAGE_SUFFIXES:
+        raise InputError(f"{output} must end in {', '.join(IMAGE_SUFFIXES[:-1])} or {IMAGE_SUFFIXES[-1]}")
     return output
 
 
@@ -135,7 +134,7 @@ def save(figure: Figure, output: Path) -> None:
     """Write the plot to `output`. The file's suffix determines the format.
 
     Raises:
-        InputError: the suffix is not one of `SUFFIXES`.
+        InputError: the suffix is not one of `IMAGE_SUFFIXES`.
         OutputFolderError: the plot cannot be written.
     """
     kind = check_suffix(output).suffix[1:].lower()

@@ -3,7 +3,7 @@
     page = run_page(Path("outputs/RUN"), 10_000)          # from a run's files (see `RunFolder`)
     page = results_page(Path("outputs/eval"), 10_000)     # from results files and `rollouts.jsonl`
 
-Rollouts are shown as they were recorded (see `evaluation.questions`).
+RolloutList are shown as they were recorded (see `evaluation.questions`).
 """
 
 import json
@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from rg_env.core.data.splits import question_hash
+from rg_env.core.rewards import RolloutRecord
 from rg_env.core.run_folder import RunFolder, damaged, json_lines
 from rg_env.core.text import counted, is_number
 from rg_env.errors import InputError
 from rg_env.evaluation import results as schema
-from rg_env.evaluation.questions import ROLLOUTS, Answer, Record
+from rg_env.evaluation.questions import ROLLOUTS, Answer
 from rg_env.evaluation.results import Results, Scores, TaskResults
 from rg_env.evaluation.scores import scores_from, together
 from rg_env.evaluation.tables import ABOUT_LEFT_OUT, Table, columns_of, figures_of, tables_of
@@ -36,7 +37,7 @@ _CHARTS = {
 }
 """Metrics and their labels, by chart title."""
 _ABOUT_MEANS = "Means with 95% intervals, clustered by question."
-Estimate = tuple[float, float | None, float | None]
+IntervalEstimate = tuple[float, float | None, float | None]
 """A value and the two ends of its 95% interval (both None if the interval is unknown)."""
 
 
@@ -45,7 +46,7 @@ class Chart:
     """A line chart with steps on the x-axis."""
 
     title: str
-    lines: dict[str, list[tuple[float, Estimate]]]
+    lines: dict[str, list[tuple[float, IntervalEstimate]]]
     """Steps and values, by line name."""
     note: str = ""
     share: bool = False
@@ -65,10 +66,10 @@ class Task:
 
 
 @dataclass
-class Rollouts:
+class RolloutList:
     """Content of the rollout browser. Shared texts (questions, system prompts) are stored once, in `texts`."""
 
-    records: list[Record] = field(default_factory=list)
+    records: list[RolloutRecord] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     variants: list[str] = field(default_factory=list)
     """Models, or steps of a run, in display order. The page can compare answers to the same question from several
@@ -95,7 +96,7 @@ class Page:
     tables: list[Table] = field(default_factory=list)
     texts: list[tuple[str, str]] = field(default_factory=list)
     """Titles and contents of long texts, which are initially collapsed."""
-    rollouts: Rollouts = field(default_factory=Rollouts)
+    rollouts: RolloutList = field(default_factory=RolloutList)
 
     def add_facts(self, facts: Mapping[str, object]) -> None:
         """Add the facts that have a value."""
@@ -121,7 +122,7 @@ class Page:
         self.tables += [replace(table, title=table.title or "Summary") for table in tables_of(results)]
         tasks = [
             Task(
-                f"{name}{schema.SUFFIXES.get(task.part or '', '')}",
+                f"{name}{schema.PART_SUFFIXES.get(task.part or '', '')}",
                 [(model, each.scores) for model, each in task.models.items()],
                 counted(task.questions.n, "question"),
                 task.floor,
@@ -132,7 +133,11 @@ class Page:
         self.add_tasks(tasks, kind, f"{_ABOUT_MEANS}{left_out}")
 
     def add_rollouts(
-        self, records: Sequence[Record], limit: int, variants: Iterable[str] = (), characters: int = MAX_CHARACTERS
+        self,
+        records: Sequence[RolloutRecord],
+        limit: int,
+        variants: Iterable[str] = (),
+        characters: int = MAX_CHARACTERS,
     ) -> None:
         """Add at most `limit` rollouts with a total of at most `characters` characters. Include either all or none
         of the answers to each question.
@@ -144,7 +149,7 @@ class Page:
                 step, if its answers can be compared with others) and "system" (the system prompt, if any).
             variants: models in display order.
         """
-        by_question: dict[str, list[Record]] = {}
+        by_question: dict[str, list[RolloutRecord]] = {}
         for record in records:
             by_question.setdefault(record["question"], []).append(record)
         chosen: set[str] = set()
@@ -166,7 +171,7 @@ class Page:
             )
 
 
-def _with_shared_texts(records: Sequence[Record], variants: Iterable[str], found: int) -> Rollouts:
+def _with_shared_texts(records: Sequence[RolloutRecord], variants: Iterable[str], found: int) -> RolloutList:
     """Return the records without fields that are None, and with shared texts and variants replaced by their indices."""
     texts, known = dict[str, int](), {name: place for place, name in enumerate(variants)}
     shown = []
@@ -178,10 +183,10 @@ def _with_shared_texts(records: Sequence[Record], variants: Iterable[str], found
             if name in record:
                 record[name] = places.setdefault(record[name], len(places))
         shown.append(record)
-    return Rollouts(shown, list(texts), list(known), found)
+    return RolloutList(shown, list(texts), list(known), found)
 
 
-def _read_rollouts(file: Path) -> Iterator[Record]:
+def _read_rollouts(file: Path) -> Iterator[RolloutRecord]:
     for record in json_lines(file):
         if not isinstance(record.get("question"), str):
             raise damaged(file, "a rollout has no question")
@@ -230,12 +235,8 @@ def results_page(source: Path, limit: int) -> Page:
     if results:
         _add_evaluation(page, results)
         page.add_results(results)
-        if tasks:
-            page.notes += (
-                _differences(tasks, sampled)
-                if records
-                else [f"{ROLLOUTS} is missing, so there are no rollouts to show"]
-            )
+        missing = [f"{ROLLOUTS} is missing, so there are no rollouts to show"]
+        page.notes += _differences(tasks, sampled) if records else missing
     elif records:
         page.notes.append(f"figures are computed from the rollouts in {ROLLOUTS}; no results file is used")
         page.add_tasks(_tasks_so_far(sampled), "model", _ABOUT_MEANS)
@@ -244,9 +245,9 @@ def results_page(source: Path, limit: int) -> Page:
     return page
 
 
-def _evaluated(file: Path, notes: list[str]) -> list[Record]:
+def _evaluated(file: Path, notes: list[str]) -> list[RolloutRecord]:
     """Return the last record for each answer. Earlier records are from failed calls."""
-    found: dict[tuple[Any, ...], Record] = {}
+    found: dict[tuple[Any, ...], RolloutRecord] = {}
     number = -1
     for number, record in enumerate(_read_rollouts(file)):
         question = record.get("row") or question_hash(record["question"])
@@ -261,14 +262,14 @@ def _add_evaluation(page: Page, results: Results) -> None:
     """Add the title, facts and system prompts."""
     folder, page.title, tasks = page.title, results.title, results.tasks
     page.add_facts({"folder": folder, "date": _date(results.created)})
-    if first := next(iter(tasks.values()), None):
-        sources = {name: model.source for task in tasks.values() for name, model in task.models.items()}
-        models = (name if name == source else f"{name}: {source}" for name, source in sources.items())
-        questions = f"{sum(task.questions.n for task in tasks.values()):,}"
-        page.add_facts({"models": ", ".join(models), "questions": questions})
-        page.add_facts({"sampling": _sampling(results), "grading": first.grading})
-        if any((task.sampling, task.grading) != (first.sampling, first.grading) for task in tasks.values()):
-            page.notes.append("tasks differ in sampling or grading, so the facts above describe only the first task")
+    first = next(iter(tasks.values()))
+    sources = {name: model.source for task in tasks.values() for name, model in task.models.items()}
+    models = (name if name == source else f"{name}: {source}" for name, source in sources.items())
+    questions = f"{sum(task.questions.n for task in tasks.values()):,}"
+    page.add_facts({"models": ", ".join(models), "questions": questions})
+    page.add_facts({"sampling": _sampling(results), "grading": first.grading})
+    if any((task.sampling, task.grading) != (first.sampling, first.grading) for task in tasks.values()):
+        page.notes.append("tasks differ in sampling or grading, so the facts above describe only the first task")
     page.add_facts({"versions": ", ".join(f"{name} {version}" for name, version in results.versions.items())})
     prompts = {task.system_prompt: f"System prompt, {name}" for name, task in reversed(tasks.items())}
     if len(prompts) == 1:
@@ -278,7 +279,7 @@ def _add_evaluation(page: Page, results: Results) -> None:
     page.texts = [(title, prompt) for prompt, title in prompts.items() if prompt]
 
 
-def _differences(tasks: Mapping[str, TaskResults], records: Iterable[Record]) -> list[str]:
+def _differences(tasks: Mapping[str, TaskResults], records: Iterable[RolloutRecord]) -> list[str]:
     """Return notes about rollouts that do not match the results because the rollouts are incomplete or from another
     evaluation."""
     found = Counter((record["model"], record["task"]) for record in records)
@@ -290,7 +291,7 @@ def _differences(tasks: Mapping[str, TaskResults], records: Iterable[Record]) ->
     ]
 
 
-def _tasks_so_far(records: Iterable[Record]) -> list[Task]:
+def _tasks_so_far(records: Iterable[RolloutRecord]) -> list[Task]:
     """Compute the scores of each model on each task from rollouts."""
     answers: dict[str, dict[str, dict[str, list[Answer]]]] = {}
     for record in records:
@@ -373,12 +374,12 @@ def _add_metrics(page: Page, run: RunFolder) -> None:
 
 def _add_charts(page: Page, evaluations: Sequence[Results]) -> None:
     """Add charts of accuracy on the frozen questions, and of reward, accuracy and completion length in training."""
-    lines: dict[str, list[tuple[float, Estimate]]] = {}
+    lines: dict[str, list[tuple[float, IntervalEstimate]]] = {}
     for each in evaluations:
         found = {name: (value, *interval) for name, (_, value, interval) in each.accuracies().items()}
         for name, scores in list(each.scores("labelled").items())[:_LABELS_DRAWN]:
             if scores.accuracy is not None:
-                found[f"{name}{schema.SUFFIXES['labelled']}"] = (scores.accuracy, *scores.intervals["accuracy"])
+                found[f"{name}{schema.PART_SUFFIXES['labelled']}"] = (scores.accuracy, *scores.intervals["accuracy"])
         for name, estimate in found.items():
             lines.setdefault(name, []).append((each.step or 0, estimate))
     note = "Mean and 95% interval, clustered by question"

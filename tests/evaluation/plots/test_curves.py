@@ -11,7 +11,7 @@ from svg_pictures import Picture
 
 from rg_env.errors import InputError
 from rg_env.evaluation.plots.curves import Curve, plot_curves, read_curve
-from rg_env.evaluation.plots.style import COLORS, GREY
+from rg_env.evaluation.plots.style import COLORS, look_of
 
 RUN = re.compile(r"run_\d+")
 
@@ -118,18 +118,10 @@ def test_one_run_is_named_by_the_title(tmp_path: Path) -> None:
     assert not any("accuracy" in each for each in words)
 
 
-def test_many_runs_are_grey_with_their_mean(tmp_path: Path) -> None:
-    """The legend names the runs that end highest and lowest; the reward breaks ties."""
-    ties = [Curve(each.name, {**each.values, "eval/accuracy": {0: 0.5}}) for each in runs(10)[::-1]]
-    assert [*filter(RUN.fullmatch, drawn(ties, tmp_path).words)] == ["run_9", "run_0"]
-    picture = drawn(runs(20), tmp_path)
-    named = [*filter(RUN.fullmatch, picture.words)]
-    assert named == ["run_19", "run_0"]
-    assert {"mean of all runs", "(highest at the end)", "(lowest at the end)", "the other 18 runs"} <= set(
-        picture.words
-    )
-    assert len([each for each in picture.root.iter() if f"stroke: {GREY}" in each.get("style", "")]) == 2 * 20 + 1
-    mean = picture.lines("#000000", 2.4)
-    assert len(mean) == 2 + 1  # two panels and the legend
-    low, high = (max(each.y for each in picture.texts if each.text == text) for text in ("0.0", "1.0"))
-    assert (mean[1].bottom - mean[1].top) / (low - high) == pytest.approx(0.095, abs=1e-3)
+def test_each_of_many_runs_has_a_combination_of_color_and_marker(tmp_path: Path) -> None:
+    """All runs are in the legend, and only up to 7 runs have bands."""
+    curves = [Curve(each.name, each.values, {0: (0.0, 0.25), 10: (0.5, 1.0)}, 9, "asked") for each in runs(20)]
+    picture = drawn(curves, tmp_path)
+    assert [*filter(RUN.fullmatch, picture.words)] == [f"run_{number}" for number in range(20)]
+    assert not any(picture.bands(color.lower()) for color in COLORS)
+    assert len({tuple(look_of(number).values()) for number in range(49)}) == 49

@@ -61,26 +61,15 @@ def test_the_plot_is_next_to_the_first_file(rg_env: Run) -> None:
 
 
 def test_options_change_what_is_drawn(rg_env: Run) -> None:
-    """Options set the title, new names and the file format. Names can be given on the command line, by path as in
-    `rg-env eval --models`, and in a file, whose entries for other models are ignored."""
-    paths = {"a": "outputs/a", "b=1": "outputs/b", "c": "outputs/c"}
-    models = {name: model_result(0.5).model_copy(update={"source": path}) for name, path in paths.items()}
-    file = write("r.json", task_results(models))
-    Path("names.json").write_text('{"outputs/c": "third", "a": "not this", "model of another file": "x"}')
-    renames = ["--rename", "outputs/a=first", "b=1=second", "--rename-file", "names.json"]
-    assert rg_env("plot", file, "--title", "My title", *renames, "--output", "p.svg") == (0, "p.svg\n", "")
-    assert shown(["My title", "first", "second", "third", "maze", "a", "c"]) == ["first", "second", "third", "My title"]
+    """Options set the title, new names and the file format."""
+    file = write("r.json", task_results({"a": 0.5, "b=1": 0.5, "c": 0.5}))
+    assert rg_env("plot", file, "--title", "My title", "--rename", "a=first", "b=1=second", "--output", "p.svg") == (
+        0, "p.svg\n", "")  # fmt: skip
+    assert sorted(shown(["My title", "first", "second", "c", "maze", "a", "b=1"])) == [
+        "My title", "c", "first", "maze", "second"]  # fmt: skip
     assert rg_env("plot", file, "--output", "p.pdf")[0] == 0
     assert Path("p.pdf").read_bytes().startswith(b"%PDF")
     assert rg_env("plot", write("odd.json", task_results({"模型 \U0001f600": 0.5})), "--title", "\udce4\x00 t")[0] == 0
-
-
-def test_a_rename_file_without_effect_is_noted(rg_env: Run) -> None:
-    """The plot is still drawn."""
-    Path("names.json").write_text('{"x": "y"}')
-    _, _, notes = rg_env("plot", write_run("b/metrics.jsonl"), "--rename-file", "names.json", "--output", "p.svg")
-    assert notes.splitlines()[-1] == "note: names.json renames nothing; the runs are b"
-    assert Path("p.svg").exists()
 
 
 def test_a_folder_can_be_given_instead_of_its_files(rg_env: Run) -> None:
@@ -166,9 +155,6 @@ def test_all_files_of_an_evaluation_give_one_plot(rg_env: Run) -> None:
         ("a.json --output no/a.png", "cannot write no/a.png: No such file or directory"),
         ("a.json --rename aa=b", "unknown model 'aa': "),
         ("run/metrics.jsonl --rename rum=b", "unknown run 'rum': did you mean 'run'?"),
-        ("a.json --rename-file none.json", "--rename-file none.json cannot be read: No such file or directory"),
-        ("a.json --rename-file half.json", "--rename-file half.json must map old names to new names"),
-        ("a.json --rename-file list.json", '--rename-file list.json must map old names to new names: {"OLD"'),
         ("--rename a=b a.json", "the following arguments are required: FILE"),
         ("a.json --rename a=b b.json", "--rename b.json: pass it as OLD=NEW (files come before the options"),
     ],
@@ -197,12 +183,7 @@ def test_mistakes_are_one_line(arguments: str, message: str, rg_env: Run, folder
 def test_a_damaged_file_is_one_error(rg_env: Run) -> None:
     """`rg-env plot` and `rg-env report` report the same error, also for non-finite values."""
     text = all_results([task_results({"a": 0.5})]).model_dump_json()
-    for damage in (
-        text[:-9],
-        text.replace('"reward":0.5', '"reward":NaN', 1),
-        text.replace('"reward":0.5', '"reward":"much"', 1),
-        text.replace("rg_env.evaluation/2", "rg_env.evaluation/1"),
-    ):
+    for damage in (text[:-9], text.replace('"reward":0.5', '"reward":NaN', 1)):
         assert damage != text
         Path("r.json").write_text(damage)
         for arguments in (("plot", "r.json", "--output", "x.png"), ("report", "r.json")):
@@ -211,15 +192,10 @@ def test_a_damaged_file_is_one_error(rg_env: Run) -> None:
             assert error.startswith("error: r.json is damaged: its contents do not match the current results format: ")
 
 
-@pytest.mark.parametrize("place", ["system_prompt", "key"])
-def test_errors_contain_no_terminal_escapes(place: str, rg_env: Run) -> None:
+def test_errors_contain_no_terminal_escapes(rg_env: Run) -> None:
     """Errors escape the text that they quote from a file."""
-    escapes = "\x1b[31mred\x07\x9b\u202e"
     values = json.loads(Path(write("a.json", task_results({"a": 0.5}))).read_text())
-    if place == "system_prompt":
-        values["tasks"]["maze"]["system_prompt"] = escapes
-    else:
-        values[escapes] = 1
+    values["tasks"]["maze"]["system_prompt"] = "\x1b[31mred\x07\x9b\u202e"
     Path("b.json").write_text(json.dumps(values))
     code, _, error = rg_env("plot", "a.json", "b.json")
     assert (code, error.count("\n")) == (2, 1)
@@ -270,14 +246,13 @@ KNOWN = ["base", "outputs/run/checkpoint-100", "lr=1e-5_seed=0", "lr=1e-5"]
     ],
 )
 def test_names_may_contain_equals_signs_and_swap(typed: list[str], expected: dict[str, str]) -> None:
-    assert new_names(typed, {}, {name: name for name in KNOWN}, "run") == {name: name for name in KNOWN} | expected
+    assert new_names(typed, KNOWN, "run") == {name: name for name in KNOWN} | expected
 
 
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
         (["lr=1e-5_sed=0=x"], "unknown model 'lr=1e-5_sed=0': did you mean 'lr=1e-5_seed=0'"),
-        (["=b"], "unknown model ''"),
         (["lr=1e-5_seed=0=x", "base"], "--rename base: pass it as OLD=NEW"),
         (["base= "], "but ' ' is empty"),
         (["base=lr=1e-5"], "but 'lr=1e-5' is empty or used more than once"),
@@ -286,4 +261,4 @@ def test_names_may_contain_equals_signs_and_swap(typed: list[str], expected: dic
 )
 def test_wrong_names_are_refused(typed: list[str], message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
-        new_names(typed, {}, {name: name for name in KNOWN}, "model")
+        new_names(typed, KNOWN, "model")

@@ -1,7 +1,6 @@
 """Tests of plots of results, which are read back from SVG: positions of models, bars, intervals and texts."""
 
 import itertools
-import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from rg_env.evaluation.plots.style import COLORS, short_names
 from rg_env.evaluation.results import Results, TaskResults
 
 SHARE = st.floats(0, 1)
-BAR = "#a8d5f0"
 NAMES = [f"model {letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
 
 
@@ -34,45 +32,39 @@ def scale(picture: Picture) -> Any:
 
 @settings(max_examples=10, deadline=None)
 @given(st.lists(st.tuples(SHARE, SHARE, SHARE).map(sorted), min_size=1, max_size=6), st.none() | SHARE)
-def test_bars_and_intervals_are_those_of_the_file(values: list[list[float]], floor: float | None) -> None:
-    """The best model is on top, and each label is at the height of its bar."""
+def test_dots_and_intervals_are_those_of_the_file(values: list[list[float]], floor: float | None) -> None:
+    """The best model is first, above the others and in the legend."""
     models = {
         name: model_result(middle, intervals={"accuracy": (low, high)})
         for name, (low, middle, high) in zip(NAMES, values, strict=False)
     }
     with tempfile.TemporaryDirectory() as folder:
         picture = drawn(task_results(models, floor=floor), Path(folder))
-    share, ordered = scale(picture), sorted(values, key=lambda each: -each[1])
-    bars, intervals = picture.filled(BAR), picture.lines("#000000", 1.2)
-    assert [share(bar.right) for bar in bars] == pytest.approx([middle for _, middle, _ in ordered], abs=1e-4)
-    assert all(share(bar.left) == pytest.approx(0, abs=1e-4) for bar in bars)
-    assert [share(each.left) for each in intervals] == pytest.approx([low for low, _, _ in ordered], abs=1e-4)
-    assert [share(each.right) for each in intervals] == pytest.approx([high for _, _, high in ordered], abs=1e-4)
-    names = sorted((each for each in picture.texts if each.text in NAMES), key=lambda each: each.y)
-    accuracies = dict(zip(NAMES, (middle for _, middle, _ in values), strict=False))
-    assert [accuracies[each.text] for each in names] == [middle for _, middle, _ in ordered]
-    for name, bar in zip(names, bars, strict=True):
-        assert bar.top < name.y < bar.bottom
-    lines = picture.lines("#d55e00", 1.4)[:1]  # excluding the legend
-    assert [share(line.left) for line in lines] == pytest.approx([] if floor is None else [floor], abs=1e-4)
+    share, heights = scale(picture), []
+    ordered = sorted(zip(NAMES, values, strict=False), key=lambda each: -each[1][1])
+    names = [each.text for each in sorted(picture.texts, key=lambda each: each.y) if each.text in NAMES]
+    assert names == [name for name, _ in ordered]
+    for (_, (low, middle, high)), color in zip(ordered, COLORS, strict=False):
+        dot = picture.marks(color.lower())[2]  # after the caps of the interval
+        heights.append(dot[1])
+        (line,) = picture.lines(color.lower(), 1.2)
+        assert [share(x) for x in (line.left, dot[0], line.right)] == pytest.approx([low, middle, high], abs=1e-4)
+    assert heights == sorted(heights)
+    floors = [share(each.left) for each in picture.lines("#777777", 1.2)[:1]]  # excluding the legend
+    assert floors == pytest.approx([] if floor is None else [floor], abs=1e-4)
 
 
 def test_a_caption_names_questions_and_sampling(tmp_path: Path) -> None:
-    models = {
-        "base": model_result(0.5, 100, 3, failed=7),
-        "seen": model_result(0.25, 88, 3, left_out=12),
-        "trained": model_result(0, 0, 3, left_out=100),
-    }
+    models = {"base": model_result(0.5, 100, 3, failed=7), "seen": model_result(0.25, 88, 3, left_out=12)}
     words = drawn(task_results(models, n=100, rollouts_per_example=3, temperature=0.7), tmp_path).words
     assert "n = 100 questions, 3 rollouts each, temperature 0.7" in words
-    assert "the best constant answer: 0.250" in words
+    assert "the best constant answer" in words
     assert "0.500 [0.402, 0.598], 7 failed calls" in words
     assert "0.250 [0.160, 0.340], n = 88" in words
-    assert "not measured (trained on all questions)" in words
-    assert "maze" in words
+    assert words.count("maze") == 2  # the title and the row
     words = drawn(task_results({"base": 0.5}, grading="upstream", floor=None), tmp_path, "").words
     assert "n = 20 questions, 1 rollout each, temperature 1, upstream grading" in words
-    assert "maze" not in words
+    assert words.count("maze") == 1
     assert not any("constant" in each for each in words)
 
 
@@ -99,7 +91,7 @@ def test_few_models_on_few_tasks_are_drawn_as_dots_with_intervals(tmp_path: Path
     assert all(any(each.startswith(macro) for each in picture.words) for macro in ("0.667 [", "0.400 ["))
     floors = [each for each in picture.lines("#777777", 1.2) if each.left == each.right]
     assert [share(each.left) for each in floors] == pytest.approx([0.3, 0.3], abs=1e-3)
-    assert "n = 20 questions per task, 1 rollout each" in picture.words
+    assert "n = 20 questions per task, 1 rollout each, temperature 1" in picture.words
 
 
 def test_the_average_of_a_training_run_excludes_held_out_tasks(tmp_path: Path) -> None:
@@ -112,29 +104,18 @@ def test_the_average_of_a_training_run_excludes_held_out_tasks(tmp_path: Path) -
     assert "macro average" not in words
 
 
-@pytest.mark.parametrize(("models", "tasks"), [(20, 30), (8, 2), (3, 90)])
-def test_many_models_or_tasks_are_drawn_as_a_table(models: int, tasks: int, tmp_path: Path) -> None:
-    """Rows and columns are sorted, each cell has one number, macro averages have intervals, and nothing overflows or
-    overlaps."""
-    names, labels = [f"organisation/some-model-{n}" for n in range(models)], [f"task_{n}_" for n in range(tasks)]
-    found = [
-        task_results({name: (number + task) / 128 for number, name in enumerate(names)}, label)
-        for task, label in enumerate(labels)
-    ]
-    picture = drawn(all_results(found), tmp_path)
-    heads = sorted((each.x, each.text) for each in picture.texts if each.text in names)
-    rows = sorted((each.y, each.text) for each in picture.texts if each.text in labels)
-    assert [name for _, name in heads] == names[::-1]
-    assert [label for _, label in rows] == labels[::-1]
-    means = [(number + (tasks - 1) / 2) / 128 for number in range(models)]
-    shares = [(number + task) / 128 for number in range(models) for task in range(tasks)]
-    cells = [each.text for each in picture.texts if re.fullmatch(r"\d\.\d\d", each.text)]
-    assert sorted(cells) == sorted([*(f"{share:.2f}" for share in (*shares, *means)), *["0.25"] * tasks])  # the floor
-    assert sum(re.fullmatch(r"0\.\d{3} \[0\.\d{3}, 0\.\d{3}\]", each) is not None for each in picture.words) == models
+def test_many_models_and_tasks_do_not_overlap(tmp_path: Path) -> None:
+    """All names are within the picture, on separate lines."""
+    names, labels = [f"organisation/some-model-{n}" for n in range(20)], [f"task_{n}_" for n in range(30)]
+    tasks = [task_results({name: (number + task) / 128 for number, name in enumerate(names)}, label)
+             for task, label in enumerate(labels)]  # fmt: skip
+    picture = drawn(all_results(tasks), tmp_path)
+    for listed in (names, labels):
+        heights = sorted((each.y, each.text) for each in picture.texts if each.text in listed)
+        assert [text for _, text in heights] == listed[::-1]
+        assert min(b - a for (a, _), (b, _) in itertools.pairwise(heights)) > 9  # points
     width, height = picture.size
     assert all(0 <= each.x <= width and 0 <= each.y <= height for each in picture.texts)
-    for places in (heads, rows):
-        assert min((b - a for (a, _), (b, _) in itertools.pairwise(places)), default=99) > 18  # points
 
 
 def test_a_model_without_results_on_all_tasks_is_marked(tmp_path: Path) -> None:
@@ -143,34 +124,25 @@ def test_a_model_without_results_on_all_tasks_is_marked(tmp_path: Path) -> None:
     words = drawn(all_results(tasks), tmp_path).words
     for start, end in (("0.400 [", "], 1 task"), ("0.600 [", "], 2 failed calls")):
         assert any(each.startswith(start) and each.endswith(end) for each in words)
-    models = dict.fromkeys(NAMES[:9], 0.5)
-    tasks = [task_results({**models, "b": 0.4}, "maze"), task_results({**models, "b": model_result(0, 0)}, "gcd")]
-    picture = drawn(all_results(tasks), tmp_path)
-    assert "-" in picture.words
-    assert any(each.endswith(", 1 task") for each in picture.words)
 
 
 @pytest.mark.parametrize("name", ["$\\frac{$ a\nb", "_hidden", "x" * 300, "%s {} \\ \u202e<b>&"])
 def test_names_are_shown_as_they_are(name: str, tmp_path: Path) -> None:
     """Names with special characters are not interpreted as formulas and do not raise errors."""
+    words = drawn(all_results([task_results({name: 0.5}, task=task) for task in (name, "x")]), tmp_path, name).words
     (label,) = short_names([name]).values()
-    several = {name: 0.5, "base": 0.4}
-    many = {**several, **dict.fromkeys(NAMES[:9], 0.3)}
-    assert label in drawn(task_results(several, task=name), tmp_path).words
-    for models in (several, many):
-        words = drawn(all_results([task_results(models, task=task) for task in (name, "x")]), tmp_path, name).words
-        assert label in words
-        assert set(short_names([name], 36).values()) & set(words)
+    assert label in words
+    assert set(short_names([name], 36).values()) & set(words)
 
 
 def test_a_long_title_takes_several_lines(tmp_path: Path) -> None:
-    """The lines stay within the picture and above the bars."""
+    """The lines stay within the picture and above the dots."""
     title = "all the words of a title that goes on " * 6
     picture = drawn(task_results({"a": 0.5}), tmp_path, title)
     lines = [each for each in picture.texts if each.text in title]
     assert " ".join(each.text for each in lines if len(each.text) > 1) == title.strip()
     assert all(each.x > 0 and each.y > 0 for each in lines)
-    assert max(each.y for each in lines if len(each.text) > 1) < min(bar.top for bar in picture.filled(BAR))
+    assert max(each.y for each in lines if len(each.text) > 1) < min(y for _, y in picture.marks(COLORS[0].lower()))
 
 
 @given(st.lists(st.text(max_size=60) | st.text("ab/", min_size=40, max_size=70), unique=True, max_size=12))

@@ -10,10 +10,7 @@ from typing import Any
 import pytest
 from report_samples import (
     HOSTILE,
-    evaluated,
     evaluation_record,
-    evaluation_records,
-    results_of_records,
     write_evaluation,
     write_lines,
     write_run,
@@ -173,25 +170,6 @@ def test_page_opens_without_errors_or_network_access(
     assert browser.run("return performance.getEntriesByType('resource').length") == 0
 
 
-def test_charts_have_text_alternatives(browser: Browser, run_page: Path) -> None:
-    """Charts have text alternatives, step ticks are integers, and any metric can be chosen."""
-    browser.open(run_page)
-    WebDriverWait(browser.driver, 10).until(lambda _: len(browser.texts("#charts .plot svg")) == 3)
-    labels = browser.run("return [...document.querySelectorAll('.plot svg')].map((e) => e.getAttribute('aria-label'))")
-    assert "sampled from 0.17 at step 0 to 0.50 at step 4" in labels[0]
-    assert "chain_sum: step 0 0.17 [" in labels[-1]
-    assert ", step 4 0.50 [" in labels[-1]
-    assert browser.texts("#charts .plot svg:first-child .tick.middle")[:5] == ["0", "1", "2", "3", "4"]
-    browser.choose(".metric select", "reward")
-    WebDriverWait(browser.driver, 10).until(
-        lambda _: (
-            browser.run("return document.querySelector('.metric .plot svg')?.getAttribute('aria-label')")
-            == "Any metric: reward from 0.25 at step 1 to 1 at step 4"
-        )
-    )
-    assert browser.focus() != "list"
-
-
 def test_model_output_is_shown_and_never_run(in_browser: Callable[..., Browser]) -> None:
     """In no field does hostile text run a script, create an element or load a resource; it is shown literally."""
     texts = ("question", "completion", "reasoning", "answer", "extracted", "model", "task", "detail", "status", "error")
@@ -259,23 +237,6 @@ def test_keys_move_through_the_list(browser: Browser, evaluation_page: Path) -> 
     assert browser.run("return help.open") is False
 
 
-def test_focus_is_visible_and_every_control_has_a_name(browser: Browser, evaluation_page: Path) -> None:
-    """Tab reaches every control and outlines it; fields, buttons and images have accessible names."""
-    browser.open(evaluation_page)
-    outlines = {}
-    for _ in range(40):
-        browser.press(Keys.TAB)
-        outlines[browser.focus()] = browser.run("return getComputedStyle(document.activeElement).outlineStyle")
-    assert set(outlines.values()) <= {"solid", "auto"}, outlines
-    fields = {"theme", "help-open", "search", "measure", "low", "order", "compare", "outcome", "list", "detail"}
-    assert fields <= set(outlines)
-    nodes = browser.driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
-    named = [(n["role"]["value"], n.get("name", {}).get("value")) for n in nodes if not n["ignored"] and "role" in n]
-    roles = {"button", "combobox", "textbox", "searchbox", "spinbutton", "listbox", "option", "img", "link", "dialog"}
-    assert [role for role, name in named if role in roles and not name] == []
-    assert sum(role == "listbox" for role, _ in named) == 1
-
-
 def test_filters_select_rollouts(browser: Browser, evaluation_page: Path) -> None:
     """Model, verdict, score and text filters work alone and combined; the count is shown, and a button resets all
     filters."""
@@ -325,75 +286,6 @@ def test_two_models_are_side_by_side(browser: Browser, evaluation_page: Path) ->
     assert (browser.text("#count"), len(browser.texts(".card"))) == ("8 of 16", 1)
 
 
-def test_before_and_after_are_side_by_side(browser: Browser, run_page: Path) -> None:
-    """Cards show the same question at the first and last step; sampled and greedy rollouts are compared separately."""
-    browser.open(run_page)
-    browser.choose("[data-facet=step]", "4")
-    browser.choose("[data-facet=source]", "evaluation")
-    assert browser.texts(".card header h4") == ["step 0 · #0", "step 4 · #0"]
-    assert [text.split(".")[0] for text in browser.texts(".card .completion pre")] == [
-        "It is 3, after 0 steps",
-        "It is 2, after 4 steps",
-    ]
-    browser.choose("[data-facet=draw]", "greedy")
-    assert browser.texts(".card .completion pre") == ["greedy at 0", "greedy at 4"]
-    browser.click("reset")
-    browser.choose("[data-facet=source]", "training")
-    assert browser.texts(".card header h4") == ["training, step 1"], "training has each question once"
-
-
-def test_light_dark_and_on_paper(browser: Browser, evaluation_page: Path) -> None:
-    """The page follows the system's color scheme until t overrides it, and text has enough contrast in both. On paper,
-    tables, bars and the selected rollout are shown without the controls."""
-
-    def media(name: str, value: str) -> None:
-        given = {"media": value} if name == "media" else {"features": [{"name": name, "value": value}]}
-        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", given)
-
-    def look(scheme: str) -> str:
-        media("prefers-color-scheme", scheme)
-        ground, ink = browser.run(
-            "const style = getComputedStyle(document.body); return [style.backgroundColor, style.color].map((c) => "
-            "c.match(/[0-9.]+/g).slice(0, 3).map(Number).reduce((a, b) => a + b))"
-        )
-        assert abs(ground - ink) > 400
-        return "light" if ground > ink else "dark"
-
-    try:
-        browser.open(evaluation_page)
-        for theme, looks in {"auto": ["light", "dark"], "light": ["light"] * 2, "dark": ["dark"] * 2}.items():
-            assert browser.text("#theme") == f"Theme: {theme}"
-            assert [look("light"), look("dark")] == looks
-            browser.press("t")
-        browser.press("t", "t")  # dark, although paper is always light
-        media("media", "print")
-        assert browser.run("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-        seen = "return [...document.querySelectorAll(arguments[0])].map((e) => e.checkVisibility())"
-        assert browser.run(seen, "#list, #filters, .tools") == [False] * 3
-        assert all(browser.run(seen, "table, #bars svg, .card"))
-    finally:
-        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [], "media": ""})
-
-
-def test_on_a_phone_filters_are_folded(browser: Browser, run_page: Path) -> None:
-    """The page does not scroll sideways, the list is above the rollout, and a button opens the filters."""
-    try:
-        size = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": False}
-        browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        browser.open(run_page)
-        browser.settle()
-        assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
-        assert browser.run("return list.getBoundingClientRect().bottom <= detail.getBoundingClientRect().top + 1")
-        fields = "[...document.querySelectorAll('#filters select, #search')]"
-        seen = f"return {fields}.filter((field) => field.checkVisibility()).length"
-        assert browser.run(seen) == 1
-        browser.click("more")
-        assert browser.run(seen) > 6
-        assert browser.run("return more.getAttribute('aria-expanded')") == "true"
-    finally:
-        browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-
-
 def test_each_rollout_has_a_url(browser: Browser, evaluation_page: Path) -> None:
     """The URL follows the selection, and opening it selects the rollout, even one that a filter hides."""
     browser.open(evaluation_page)
@@ -435,35 +327,3 @@ def test_ten_thousand_rollouts_are_rendered_as_a_few_rows(in_browser: Callable[.
     browser.choose("#measure", "step")
     browser.write("#low", "1998")
     assert browser.text("#count") == "10 of 10,000"
-
-
-def test_many_tasks_and_models_fit(browser: Browser, tmp_path: Path) -> None:
-    """Twenty models on thirty tasks, all with long names, have a bar each, and nothing is wider than the page."""
-    records = [
-        evaluation_record(f"organisation/a-rather-long-name-of-a-model-{m:02}", n, 0, (m + n) % 3 == 0)
-        for m in range(20)
-        for n in range(3)
-    ]
-    results = results_of_records(records)
-    (task,) = results.tasks.values()
-    tasks = {f"a_task_with_a_long_name_{number:02}": task for number in range(30)}
-    (tmp_path / "results_all_tasks_1.json").write_text(results.model_copy(update={"tasks": tasks}).model_dump_json())
-    browser.open(write_report(tmp_path).file)
-    WebDriverWait(browser.driver, 10).until(lambda _: len(browser.texts("#bars rect.bar")) == 600)
-    assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
-
-
-def test_pages_with_little_data_are_shown(browser: Browser, tmp_path: Path) -> None:
-    """A run with a single evaluation and results without rollouts are shown without errors."""
-    run = write_run(tmp_path / "run", [evaluated(0, [[True], [False], [True]])])
-    for name in ("metrics.jsonl", "rollouts.jsonl", "train_results.json"):
-        (run / name).unlink()
-    browser.open(write_report(run).file)
-    WebDriverWait(browser.driver, 10).until(lambda _: browser.texts("#charts .plot svg"))
-    assert "NaN" not in browser.run("return document.querySelector('#charts').outerHTML")
-    assert browser.text("#count") == "6"
-    (tmp_path / "results_x.json").write_text(results_of_records(evaluation_records()).model_dump_json())
-    browser.open(write_report(tmp_path / "results_x.json").file)
-    assert browser.text("#detail") == "No rollout matches."
-    browser.press("j", "k", "G", "]")
-    assert "no rollouts to show" in browser.text("#notes")

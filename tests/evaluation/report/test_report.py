@@ -28,7 +28,7 @@ from report_samples import (
 from rg_env.core.statistics import share_interval
 from rg_env.errors import InputError
 from rg_env.evaluation.report import as_script_data, render, write_report
-from rg_env.evaluation.report.content import POINTS, Page, Rollouts
+from rg_env.evaluation.report.content import POINTS, Page, RolloutList
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -83,7 +83,7 @@ def test_labels_may_have_the_names_of_curves(tmp_path: Path) -> None:
 
 
 def test_a_runs_rollouts(tmp_path: Path) -> None:
-    """Rollouts of training and of evaluations are included, greedy ones separately; each text is stored once."""
+    """RolloutList of training and of evaluations are included, greedy ones separately; each text is stored once."""
     write_report(write_run(tmp_path / "run"))
     rollouts = page_data(tmp_path / "run" / "report.html")["rollouts"]
     records = rollouts["records"]
@@ -302,7 +302,7 @@ TEXTS = st.text(st.characters() | st.sampled_from("<>&/!-'\"\\$\u2028\u2029\ud80
 def test_any_text_comes_back_from_a_page(text: str) -> None:
     """Text survives JSON and HTML unchanged, read back by an HTML parser, and adds no attributes to the page."""
     record = {"question": 0, "completion": text, "rewards": {text: 1.0}}
-    page = render(Page(text, text, notes=[text], rollouts=Rollouts([record], [text], [text], 1)))
+    page = render(Page(text, text, notes=[text], rollouts=RolloutList([record], [text], [text], 1)))
     reader = Reader(page.encode("utf-8", "replace").decode())
     assert reader.data["rollouts"] == {"records": [record], "texts": [text], "variants": [text], "found": 1}
     assert (reader.data["title"], reader.data["notes"]) == (text, [text])
