@@ -164,7 +164,7 @@ def norm(model: Any, value: float) -> dict[str, torch.Tensor]:
         (lambda m: {NORM: torch.ones(9)}, None, r"has the shape \(9,\) in the checkpoint and \(128,\) in Qwen2"),
         (lambda m: {"red\x1b[31m": torch.ones(9)}, None, r"^red \[31m is in the checkpoint but not in Qwen2"),
         (lambda m: {"lm_head.weight": torch.ones(784, 128)}, None, "ties model.embed_tokens.weight and lm_head.weight"),
-        (lambda m: {NORM: torch.ones(128, dtype=torch.int8)}, None, "has dtype int8, but quantized"),
+        (lambda m: {NORM: torch.ones(128, dtype=torch.int8)}, None, "has dtype torch.int8, but quantized"),
     ],
 )
 def test_weights_that_do_not_fit_the_model_are_rejected(

@@ -61,7 +61,7 @@ def written(name: str, content: str) -> Callable[[Path], Any]:
     ("spoil", "words"),
     [
         (lambda folder: [(folder / name).unlink() for name in TOKENIZER], "has no tokenizer .*--base NAME_OR_FOLDER"),
-        (lambda folder: (folder / "config.json").unlink(), "has no config.json, .*--base NAME_OR_FOLDER"),
+        (lambda folder: (folder / "config.json").unlink(), "has no config.json: pass .*--base NAME_OR_FOLDER"),
         (written("config.json", "{"), "the config.json in .* cannot be read"),
         (written("config.json", '{"model_type": "t5"}'), "does not describe a known model"),
         (written("tokenizer.json", "{"), "the tokenizer in .* cannot be read"),
