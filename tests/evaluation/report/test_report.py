@@ -209,7 +209,7 @@ def test_rollouts_with_too_much_text_are_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("metrics.jsonl", '{"reward": 7}'), ("rollouts.jsonl", '{"step": 5, "completion": "no question"}'),
+        ("metrics.jsonl", '{"reward": 7'), ("rollouts.jsonl", '{"step": 5, "completion": "no question"}'),
         ("eval_results/eval_step_4.json", "{"),
     ],
 )  # fmt: skip
