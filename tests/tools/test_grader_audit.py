@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from audit.__main__ import AUDIT_FILE, write
 
 from rg_env.cli.tasks import AUDIT_HEADER, audit_line
@@ -13,6 +14,7 @@ from rg_env.core.grading.audit import Audit, kept
 CHECKOUT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_one_task_is_measured() -> None:
     """The result is printed on one line under the header, and the shipped file is unchanged."""
     before = AUDIT_FILE.read_bytes()
