@@ -185,6 +185,7 @@ def test_folders_without_a_sweep_are_refused(tmp_path: Path) -> None:
         compare(tmp_path)
 
 
+@pytest.mark.slow  # starts three processes that draw plots
 def test_the_files_are_written_even_if_stdout_is_closed(make: Callable[..., Folder]) -> None:
     """No error is printed. If a file cannot be written, the table and a one-line error are still printed."""
     sweep = make(*RATES[:1])
