@@ -42,6 +42,18 @@ def rg_env(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, 
 
 
 @pytest.fixture
+def error_of(rg_env: Callable[..., tuple[int, str, str]]) -> Callable[..., str]:
+    """Return a function that runs the command, which must exit with code 2, and returns the one line that it prints."""
+
+    def call(*arguments: str) -> str:
+        code, printed, error = rg_env(*arguments)
+        assert (code, printed, error.count("\n")) == (2, "", 1), error
+        return error
+
+    return call
+
+
+@pytest.fixture
 def environ(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Return a function that sets environment variables for a test; None removes a variable."""
 
