@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,25 +48,19 @@ def put_tool(path: Path, script: str = "exit 0") -> None:
 
 
 def set_test_command(checkout: Path, command: str) -> None:
-    slow = "<!-- slow-tests -->\n```bash\ntouch slow && echo '== 6 passed in 7.0s =='\n```\n"
-    matrix = "<!-- matrix-tests -->\n```bash\ntouch matrix && echo '== 7 passed in 8.0s =='\n```\n"
-    stack = "<!-- stack-tests -->\n```bash\ntouch stack && echo '== 5 passed in 9.0s =='\n```\n"
-    (checkout / "README.md").write_text(
-        f"```bash\nexit 9\n```\n<!-- tests -->\n```bash\n{command}\n```\n```bash\nexit 9\n```\n{slow}{matrix}{stack}"
-    )
+    other = "```bash\nexit 9\n```\n"
+    text = f"{other}<!-- tests -->\n```bash\n{command}\n```\n{other}"
+    for name, passed, seconds in (("slow", 6, 7), ("matrix", 7, 8), ("stack", 5, 9)):
+        block = f"touch {name} && echo '== {passed} passed in {seconds}.0s =='"
+        text += f"<!-- {name}-tests -->\n```bash\n{block}\n```\n"
+    (checkout / "README.md").write_text(text)
 
 
 def ci(checkout: Path) -> subprocess.CompletedProcess[str]:
     """Run `.ci/run` with an almost empty environment: no HOME, no terminal."""
-    return subprocess.run(
-        [checkout / ".ci" / "run"],
-        env={"PATH": f"{checkout / 'system'}:/usr/bin:/bin"},
-        cwd="/",
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    environment = {"PATH": f"{checkout / 'system'}:/usr/bin:/bin"}
+    options: Any = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 60}
+    return subprocess.run([checkout / ".ci" / "run"], env=environment, cwd="/", **options)
 
 
 def test_green_run_ends_with_the_curve_and_pytests_closing_line(checkout: Path) -> None:

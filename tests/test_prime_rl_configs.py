@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 import pytest
 
+from rg_env.adapters.v1 import ReasoningGymTasksetConfig
 from rg_env.core.config.files import leaves
 from rg_env.core.data.dataset import build_splits
 from rg_env.core.data.splits import Split
@@ -27,26 +28,11 @@ SOURCES = {source["name"]: source["env"]["taskset"] for source in [*TRAIN, *EVAL
 TEMPLATE_TOKENS = 64
 """Upper bound for the tokens that a chat template adds to a system and a user message."""
 
-# The taskset's fields that a file may set; prime-rl's own classes reject any other.
-FIELDS = {
-    "id",
-    "split",
-    "seed",
-    "eval_seed",
-    "num_train_examples",
-    "num_eval_examples",
-    "rewards",
-    "gym",
-    "level",
-    "grading",
-}
-
 
 def rows(taskset: dict[str, Any]) -> list[Any]:
     counts = [taskset[f"num_{split}_examples"] if taskset["split"] == split else 0 for split in ("train", "eval")]
-    train, evaluation, _ = build_splits(
-        taskset["gym"], counts[0], counts[1], taskset.get("seed", 0), taskset.get("eval_seed", 0)
-    )
+    seeds = taskset.get("seed", 0), taskset.get("eval_seed", 0)
+    train, evaluation, _ = build_splits(taskset["gym"], *counts, *seeds)
     return train or evaluation
 
 
@@ -58,7 +44,7 @@ def test_there_are_files() -> None:
 def test_a_source_names_our_taskset_with_tasks_and_rewards_that_exist(name: str) -> None:
     taskset = SOURCES[name]
     assert taskset["id"] == "rg-env"
-    assert taskset.keys() <= FIELDS
+    assert taskset.keys() <= {"id", *ReasoningGymTasksetConfig.__annotations__}
     assert taskset["split"] in get_args(Split)
     assert f"num_{taskset['split']}_examples" in taskset, "the size of the split that it asks for"
     mixture = Mixture.parse(taskset["gym"])

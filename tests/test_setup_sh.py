@@ -6,6 +6,7 @@ import stat
 import subprocess
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,17 +75,9 @@ class Machine:
         self.install("nvidia-smi", f"#!/bin/sh\necho '{answer}'\n")
 
     def setup(self, *flags: str, **env: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [self.checkout / "setup.sh", *flags],
-            env={
-                name: value for name, value in {"PATH": str(self.bin), "HOME": str(self.home), **env}.items() if value
-            },
-            cwd=self.home,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        variables = {"PATH": str(self.bin), "HOME": str(self.home), **env}
+        options: Any = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 60}
+        return subprocess.run([self.checkout / "setup.sh", *flags], env=variables, cwd=self.home, **options)
 
     @property
     def uv_calls(self) -> list[str]:
@@ -193,9 +186,8 @@ def test_no_way_to_get_uv_is_one_clear_error(machine: Machine) -> None:
         machine.install(tool, "#!/bin/sh\nexit 1\n")
     done = machine.setup()
     assert done.returncode == 1
-    assert done.stderr.splitlines() == [
-        "setup.sh: uv could not be installed; install it manually (pip install uv) and run ./setup.sh again"
-    ]
+    error = "setup.sh: uv could not be installed; install it manually (pip install uv) and run ./setup.sh again\n"
+    assert done.stderr == error
 
 
 def test_python_is_downloaded_if_none_fits(machine: Machine) -> None:

@@ -47,32 +47,21 @@ def test_packed_tensors_are_unpacked_unchanged(specs: list[tuple[tuple[int, ...]
 
 def test_only_wider_floats_are_rounded() -> None:
     """Floats wider than the server's compute dtype are rounded to it."""
-    tensors = [
-        ("a", torch.tensor([1.00001])),
-        ("b", torch.tensor([7])),
-        ("c", torch.tensor([0.5], dtype=torch.float16)),
-    ]
+    half = torch.tensor([0.5], dtype=torch.float16)
+    tensors = [("a", torch.tensor([1.00001])), ("b", torch.tensor([7])), ("c", half)]
     flat = torch.empty(64, dtype=torch.uint8)
     unpacked = dict(unpack(pack(tensors, flat, torch.bfloat16), flat))
-    assert [(tensor.dtype, tensor.item()) for tensor in unpacked.values()] == [
-        (torch.bfloat16, 1.0),
-        (torch.int64, 7),
-        (torch.float16, 0.5),
-    ]
+    expected = [(torch.bfloat16, 1.0), (torch.int64, 7), (torch.float16, 0.5)]
+    assert [(tensor.dtype, tensor.item()) for tensor in unpacked.values()] == expected
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [
-        PackedTensor("w", "float32", (5,)),
-        PackedTensor("w", "sys", (1,)),
-        PackedTensor("w", "nothing", (1,)),
-        PackedTensor("w", "int8", (99,)),
-    ],
+    ("dtype", "size", "words"),
+    [("float32", 5, "exceed its 16 bytes"), ("sys", 1, "is not a torch dtype"), ("nothing", 1, "is not a torch dtype")],
 )
-def test_invalid_bucket_entries_are_refused(wrong: PackedTensor) -> None:
-    with pytest.raises(ValueError, match=r"exceed its 16 bytes|is not a torch dtype"):
-        unpack([wrong], torch.zeros(16, dtype=torch.uint8))
+def test_invalid_bucket_entries_are_refused(dtype: str, size: int, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        unpack([PackedTensor("w", dtype, (size,))], torch.zeros(16, dtype=torch.uint8))
 
 
 @pytest.fixture
