@@ -51,9 +51,8 @@ class Folder:
             figures = {key: rng.random() for key in KEYS}
             return figures | {"n": n, "intervals": {key: [0.1 * place, 0.9] for place, key in enumerate(KEYS)}}
 
-        evaluations = [
-            scores(20) | {"held_out": scores(10) if held_out else None, "questions": [], "sampling": {}} for _ in steps
-        ]
+        rest = {"questions": [], "sampling": {}}
+        evaluations = [{**scores(20), "held_out": scores(10) if held_out else None, **rest} for _ in steps]
         lines = [{"step": step, "step_time": rng.random(), "reward": 0.5} for step in range(1, 11)]
         for step, each in zip(steps, evaluations, strict=True):
             lines.append({"step": step, "time/evaluation": rng.random(), "eval/accuracy": each["accuracy"]})

@@ -107,11 +107,7 @@ UPLOADED = ["hub.enabled=true", "hub.repo_id=me/legs"]
         ("", "seed=1,,2", "write empty values as ''"),
         ("", "training.learning_rate=1e-6,0.000001", "learning_rate=1e-06 are the same run: remove one"),
         ("", "tasks=[a,[b", "is not a list of values"),
-        (
-            "",
-            "data.answer_after=####,x",
-            "('#' starts a comment in YAML): write empty values as '' and put text in quotes",
-        ),
+        ("", "data.answer_after=####,x", "('#' starts a comment in YAML): write empty values as '' and put text in"),
         ("", "seed=!!binary aGk=", "is not supported"),
         ("", f"seed={'[' * 60}{']' * 60}", "nested more than 50 levels deep"),
         ("", "seed=0,1; seed=2", "seed and seed are both swept"),

@@ -162,11 +162,7 @@ def test_a_folder_of_another_sweep_is_refused(folder: Path) -> None:
     for content, refused, message in (
         (None, lambda: checked(resume=False), "sweep is not empty and may contain another run"),
         (None, lambda: checked(words=["seed=0,1"]), "its swept keys or values differ; use the same"),
-        (
-            None,
-            lambda: checked("training.max_steps=30"),
-            "another sweep: training.max_steps was 20 before and is 30 now",
-        ),
+        (None, lambda: checked("training.max_steps=30"), "another sweep: training.max_steps was 20 before and is 30"),
         (None, lambda: refuse_sweep("sweep"), "sweep contains a sweep: add its --sweep"),
         (described, lambda: checked(words=[*reversed(with_beta[:2]), *WORDS]), "its swept keys or values differ"),
         ("a: [", checked, r"sweep.yaml is damaged: .*; restore it"),
