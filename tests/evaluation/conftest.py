@@ -15,8 +15,7 @@ BAD_KEYS = (f"{KEY}\n", f" {KEY}", f"{KEY}\r\nX-Other: 1", f"{KEY}ü", f"{KEY}\x
 def keys() -> Iterator[None]:
     """Put API keys in the environment."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("MY_KEY", "EXTERNAL_KEY"):
-            patch.setenv(name, KEY)
+        patch.setenv("MY_KEY", KEY)
         patch.setenv("OPENAI_API_KEY", "of-somebody-else")
         for number, key in enumerate(BAD_KEYS):
             patch.setenv(f"BAD_KEY_{number}", key)
@@ -34,12 +33,3 @@ def chat() -> Iterator[ChatServer]:
     """Yield a chat server that all tests of a module share; each test resets it first."""
     with ChatServer(str) as server:
         yield server
-
-
-@pytest.fixture(scope="module")
-def offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Disable access to the Hub, and use an empty cache of data sets."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HF_HUB_OFFLINE", "1")
-        patch.setenv("HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("datasets")))
-        yield

@@ -1,7 +1,5 @@
 """Tests of evaluation configs: their meaning, and errors that name the key, value and location."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ from hypothesis import strategies as st
 from rg_env.cli.main import run
 from rg_env.core.tasks.task_table import load_table
 from rg_env.errors import ConfigError, InputError
-from rg_env.evaluation.config import EvalConfig, name_of, split_address
+from rg_env.evaluation.config import name_of, split_address
 from rg_env.evaluation.load import load_eval_config
 from rg_env.tiny import TASKS
 
@@ -22,19 +20,13 @@ LEAST = ["models=tiny", "tasks=leg_counting"]
 
 
 @pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.name)
-def test_shipped_configs_load_and_reload(file: Path) -> None:
-    """Models can be added with an override, as the comments in these files describe."""
+def test_shipped_configs_load_and_reload(file: Path, tmp_path: Path) -> None:
+    """An evaluation can be repeated from its resolved config. Models can be added with an override, as the comments in
+    these files describe."""
     config = load_eval_config(file)
     more = load_eval_config(file, ["models.trained=outputs/RUN/checkpoint-25", "models.api=m@http://127.0.0.1:1/v1"])
     assert [*more.models] == [*config.models, "trained", "api"]
     assert more.models["api"].url == "http://127.0.0.1:1/v1"
-    assert EvalConfig.model_validate(config.model_dump()) == config
-
-
-def test_a_resolved_config_can_be_loaded(tmp_path: Path) -> None:
-    """An evaluation can be repeated from its resolved config."""
-    words = "tasks.words={task: spell_backward, config: {min_word_len: 3}, num_examples: 7}"
-    config = load_eval_config(None, ["models=tiny", "tasks.leg_counting={}", words])
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
     assert load_eval_config(tmp_path / "config.yaml") == config
 
@@ -78,7 +70,6 @@ def test_the_tiny_policy_is_evaluated_on_its_own_task_sizes() -> None:
         (["models=tiny", f"tasks.{'語' * 80}={{task: maze}}"], "at most 80 characters and 200 bytes"),
         (["models=tiny", "tasks.all_tasks={task: maze}"], "is the name of the files that cover all tasks"),
         ([*LEAST, "num_examples=2000000000"], "leg_counting has more than 10,000,000 answers"),
-        (["models.a={model: x, url: 'http://[::1'}", "tasks=maze"], "must be the URL of an endpoint"),
         (["models.a={model: x, key_variable: K}", "tasks=maze"], "is only for endpoints: set url"),
         (['models={" a": {model: x}}', "tasks=maze"], "or a leading space"),
         (["models=tiny", "tasks=mase"], "did you mean 'maze'?; for your own label, set task: NAME"),
@@ -121,26 +112,12 @@ def test_a_missing_config_file_is_reported(tmp_path: Path) -> None:
         load_eval_config(tmp_path / "sum.yaml")
 
 
-def test_a_dry_run_imports_nothing_heavy() -> None:
-    code = """
-import sys
-from rg_env.cli.main import run
-from rg_env.core.tasks.task_table import load_table
-code = run(["eval", "--models", "tiny", "--tasks", "leg_counting", "-n", "3", "--dry-run"])
-print(code, sorted({"torch", "reasoning_gym", "verifiers", "transformers", "openai", "scipy"} & set(sys.modules)))
-"""
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert output.endswith("0 []\n")
-    assert "num_examples: 3\n" in output
-
-
 def test_a_category_means_all_its_tasks() -> None:
     """A category's options apply to each of its tasks unless the task has its own entry, and a label may be named like
     a category."""
     names = [name for name, entry in load_table().items() if entry["category"] == "games"]
-    config = load_eval_config(
-        None, ["models=other", "tasks={games: {num_examples: 5}, maze: {num_examples: 3}, gcd: {}}"]
-    )
+    tasks = "tasks={games: {num_examples: 5}, maze: {num_examples: 3}, gcd: {}}"
+    config = load_eval_config(None, ["models=other", tasks])
     assert sorted(config.tasks) == sorted([*names, "gcd"])
     assert {name: config.count(name) for name in names} == {**dict.fromkeys(names, 5), "maze": 3}
     assert list(load_eval_config(None, ["models=other", "tasks={games: {task: maze}}"]).tasks) == ["games"]
@@ -199,7 +176,6 @@ def test_a_dry_run_prints_the_plan(capsys: pytest.CaptureFixture[str], tmp_path:
     for options, message in (
         (["--resume"], "--resume needs output.dir"),
         (["--output-dir", str(tmp_path)], "is not empty"),
-        (["models.c=outputs/RUN/checkpoint-9"], "--models and models.c"),
     ):
         (tmp_path / "file").touch()
         with pytest.raises(InputError, match=message):

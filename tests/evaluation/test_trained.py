@@ -246,9 +246,7 @@ def test_own_data_that_was_changed_or_moved(
     config["data"]["path"] = "sums.jsonl"
     (copy / "config.yaml").write_text(yaml12.to_yaml(config))
     arguments = ["eval", "--models", "run"]
-    with pytest.raises(
-        InputError, match=r"^run/checkpoint-1 was trained on 'sums\.jsonl', which is not on this machine: pass"
-    ):
+    with pytest.raises(InputError, match=r"^run/checkpoint-1 was trained on 'sums\.jsonl', which is not on"):
         command([*arguments, "--dry-run"])
     rows = [json.loads(line) for line in (own / "sums.jsonl").read_text().splitlines()]
     asked = [each["question"] for each in read_results(copy / "eval_results" / "eval_step_1.json").rollouts]
@@ -257,13 +255,11 @@ def test_own_data_that_was_changed_or_moved(
     corrected["solution"] = "#### 0"
     (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert command([*arguments, "--output-dir", "e"]) == 0
-    note = (
-        "run: 2 of the 12 evaluation questions from its training run are missing or have different answers, because "
-        "sums.jsonl was changed"
-    )
-    assert note in capsys.readouterr().out
     results = _all(tmp_path / "e")
-    assert note in results.notes
+    changed = "run: 2 of the 12 evaluation questions from its training run are missing or have different answers"
+    (note,) = [each for each in results.notes if each.startswith(changed)]
+    assert note.endswith(", because sums.jsonl was changed")
+    assert note in capsys.readouterr().out
     (scores,) = (each.scores for each in results.tasks["sums"].models.values())
     assert (scores.n, scores.left_out) == (11, 1)
 

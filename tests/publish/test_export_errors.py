@@ -34,15 +34,9 @@ def folder_with(**files: str) -> Callable[[Path], Any]:
     [
         (lambda path: None, "is not an existing folder; a checkpoint is"),
         (lambda path: path.write_text("x"), "is not an existing folder"),
-        (
-            folder_with(**{"metrics.jsonl": ""}),
-            "is not a complete checkpoint; a checkpoint is .* a run with checkpoint-N",
-        ),
+        (folder_with(**{"metrics.jsonl": ""}), "not a complete checkpoint; a checkpoint is .* a run with checkpoint-N"),
         (folder_with(**{"__0_0.distcp": ""}), r"merge them first \(`accelerate merge-weights \S+/m MODEL`\)"),
-        (
-            folder_with(**{"model_world_size_2_rank_0.pt": ""}),
-            r"\(`python -m verl.model_merger merge --backend fsdp --local_dir \S+/m --target_dir MODEL`\)",
-        ),
+        (folder_with(**{"model_world_size_2_rank_0.pt": ""}), r"\(`python -m verl.model_merger merge .* MODEL`\)"),
         (folder_with(latest="../.."), r"lacks the shards in '\.\./\.\.', which is named in DeepSpeed's 'latest' file"),
         (folder_with(latest="x" * 5000), "lacks the shards in 'xxx"),
     ],
@@ -114,13 +108,7 @@ def test_the_last_line_of_the_output_is_the_folder(rg_env: Command, saved: Path)
     assert " in torch.bfloat16: " in less
 
 
-def test_mistakes_exit_with_2_and_failed_checks_with_1(rg_env: Command, saved: Path) -> None:
-    for arguments, words in (
-        (["--merge-lora"], "unrecognized arguments: --merge-lora"),
-        (["--dtype", "int8"], "invalid choice: 'int8'"),
-    ):
-        code, _, errors = rg_env("export", str(saved), *arguments)
-        assert (code, words in errors) == (2, True)
+def test_failed_checks_exit_with_1(rg_env: Command, saved: Path) -> None:
     state = torch.load(saved / "pytorch_model.bin")
     state["model.norm.weight"].fill_(torch.inf)
     torch.save(state, saved / "pytorch_model.bin")

@@ -61,16 +61,9 @@ def test_other_files_are_refused(text: str | None, message: str, tmp_path: Path)
 
 def runs(count: int, steps: int = 10) -> list[Curve]:
     """Return runs with two evaluations each, each run ending higher than the one before."""
-    return [
-        Curve(
-            f"run_{number}",
-            {
-                "reward": {step: number + step / 100 for step in range(1, steps + 1)},
-                "eval/accuracy": {0: 0.0, steps: number / 100},
-            },
-        )
-        for number in range(count)
-    ]
+    rewards = [{step: number + step / 100 for step in range(1, steps + 1)} for number in range(count)]
+    values = [{"reward": each, "eval/accuracy": {0: 0.0, steps: n / 100}} for n, each in enumerate(rewards)]
+    return [Curve(f"run_{number}", each) for number, each in enumerate(values)]
 
 
 def drawn(curves: list[Curve], folder: Path, title: str | None = None) -> Picture:

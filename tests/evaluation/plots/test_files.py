@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from rg_env.evaluation.plots.files import new_names
 from rg_env.evaluation.results import Results, TaskResults, merged
 
 Run = Callable[..., tuple[int, str, str]]
+Error = Callable[..., str]
 
 
 @pytest.fixture(autouse=True)
@@ -93,16 +93,12 @@ def test_runs_are_named_by_their_folders_and_ordered_by_their_numbers(rg_env: Ru
     """A run's label is the shortest unique part of its path; a file given twice counts as one run."""
     names = ["x/lr=0.0001/metrics.jsonl", "y/lr=0.0001/metrics.jsonl", "x/lr=3e-05/metrics.jsonl", "x/own.jsonl"]
     files = [write_run(name) for name in names]
-    code, _, notes = rg_env(
-        "plot", *files, "./x/lr=3e-05/metrics.jsonl", "--output", "p.svg", "--rename", "own.jsonl=mine"
-    )
+    renamed = ["--rename", "own.jsonl=mine"]
+    code, _, notes = rg_env("plot", *files, "./x/lr=3e-05/metrics.jsonl", "--output", "p.svg", *renamed)
     assert code == 0
     assert shown(["4 runs", "mine", "lr=3e-05", "x/lr=0.0001", "y/lr=0.0001"]) == [
         "lr=3e-05", "mine", "x/lr=0.0001", "y/lr=0.0001", "4 runs"]  # fmt: skip
-    assert notes.startswith(
-        "note: lr=3e-05, mine, x/lr=0.0001 and 1 more: no intervals are shown, and it is not known which questions "
-        "were used for evaluation, because eval_results is missing"
-    )
+    assert notes.startswith("note: lr=3e-05, mine, x/lr=0.0001 and 1 more: no intervals are shown, and it is not")
 
 
 def test_runs_that_were_not_evaluated_alike_are_labeled(rg_env: Run) -> None:
@@ -111,9 +107,7 @@ def test_runs_that_were_not_evaluated_alike_are_labeled(rg_env: Run) -> None:
     files = [write_run(f"{count}/metrics.jsonl", problems=count) for count in (3, 5)]
     code, _, notes = rg_env("plot", *files, "--output", "p.svg")
     assert (code, notes.count("\n")) == (0, 1)
-    assert notes.startswith(
-        "note: accuracies are not comparable, because the runs were evaluated on different questions"
-    )
+    assert notes.startswith("note: accuracies are not comparable, because the runs were evaluated on different")
     assert shown(["3 (3 questions)", "5 (5 questions)", "optimizer step (shaded: 95% intervals)"])[-2:] == [
         "3 (3 questions)", "5 (5 questions)"]  # fmt: skip
     assert "accuracies are not comparable" in Path("p.svg").read_text()
@@ -142,65 +136,50 @@ def test_all_files_of_an_evaluation_give_one_plot(rg_env: Run) -> None:
         ("run.png", "run.png contains neither a training run (metrics.jsonl, eval_results/) nor an evaluation"),
         ("odd.svg --output ./odd.svg", "odd.svg is one of the input files: choose another name for the plot"),
         ("half.json", "half.json is damaged: "),
-        ("void.json", "void.json is damaged: "),
         ("list.json", "list.json is not a results file from rg-env eval (results_*.json)\n"),
-        ("empty.jsonl", "empty.jsonl has nothing to draw, because the run has not logged reward or eval/accuracy yet"),
         ("new.json", "new.json is damaged: its contents do not match the current results format: format"),
         ("zero.json", "zero.json has no answers"),
         ("a.json run/metrics.jsonl", "run/metrics.jsonl contains training metrics, but a.json contains results: plot"),
         ("b.json all.json", "b.json cannot be compared with all.json: only all.json has the task 'gcd'"),
-        ("a.json asked.json", "asked.json cannot be compared with a.json on 'maze': different questions.seed: 1"),
         ("a.json again.json", "a.json both have a model 'a', with different results"),
         ("a.json --output a.jpg", "a.jpg must end in .png, .svg or .pdf"),
         ("a.json --output no/a.png", "cannot write no/a.png: No such file or directory"),
         ("a.json --rename aa=b", "unknown model 'aa': "),
         ("run/metrics.jsonl --rename rum=b", "unknown run 'rum': did you mean 'run'?"),
+        ("a.json --rename a=", "but '' is empty"),
+        ("a.json b.json --rename a=b", "but 'b' is empty or used more than once"),
+        ("a.json b.json --rename a=x b=x", "but 'x' is empty or used more than once"),
         ("--rename a=b a.json", "the following arguments are required: FILE"),
         ("a.json --rename a=b b.json", "--rename b.json: pass it as OLD=NEW (files come before the options"),
     ],
 )
-def test_mistakes_are_one_line(arguments: str, message: str, rg_env: Run, folder: Path) -> None:
+def test_mistakes_are_one_line(arguments: str, message: str, error_of: Error, folder: Path) -> None:
     """Each mistake exits with code 2 and does not write or change any file."""
     write("a.json", task_results({"a": 0.5}))
     write("b.json", task_results({"b": 0.5}))
     write("again.json", task_results({"a": 0.75}))
-    write("asked.json", task_results({"b": 0.5}, seed=1))
     write("all.json", all_results([task_results({"a": 0.5}, task) for task in ("maze", "gcd")]))
     write("zero.json", task_results({"a": model_result(0, 0)}))
-    texts = {"odd.svg": "{}", "empty.jsonl": "", "void.json": "", "half.json": '{"format": "rg_', "list.json": "[]"}
+    texts = {"odd.svg": "{}", "half.json": '{"format": "rg_', "list.json": "[]"}
     texts["new.json"] = Path("a.json").read_text().replace("evaluation/2", "evaluation/3")
     for name, text in texts.items():
         Path(name).write_text(text)
     write_run("run/metrics.jsonl")
     Path("run.png").mkdir()
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
-    code, out, error = rg_env("plot", *arguments.split())
-    assert (code, out, error.count("\n")) == (2, "", 1)
-    assert message in error
+    assert message in error_of("plot", *arguments.split())
     assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == before
 
 
-def test_a_damaged_file_is_one_error(rg_env: Run) -> None:
+def test_a_damaged_file_is_one_error(error_of: Error) -> None:
     """`rg-env plot` and `rg-env report` report the same error, also for non-finite values."""
     text = all_results([task_results({"a": 0.5})]).model_dump_json()
     for damage in (text[:-9], text.replace('"reward":0.5', '"reward":NaN', 1)):
         assert damage != text
         Path("r.json").write_text(damage)
         for arguments in (("plot", "r.json", "--output", "x.png"), ("report", "r.json")):
-            code, _, error = rg_env(*arguments)
-            assert (code, error.count("\n")) == (2, 1)
-            assert error.startswith("error: r.json is damaged: its contents do not match the current results format: ")
-
-
-def test_errors_contain_no_terminal_escapes(rg_env: Run) -> None:
-    """Errors escape the text that they quote from a file."""
-    values = json.loads(Path(write("a.json", task_results({"a": 0.5}))).read_text())
-    values["tasks"]["maze"]["system_prompt"] = "\x1b[31mred\x07\x9b\u202e"
-    Path("b.json").write_text(json.dumps(values))
-    code, _, error = rg_env("plot", "a.json", "b.json")
-    assert (code, error.count("\n")) == (2, 1)
-    assert "red" in error
-    assert error.strip("\n").isprintable()
+            reason = "its contents do not match the current results format: "
+            assert error_of(*arguments).startswith(f"error: r.json is damaged: {reason}")
 
 
 @pytest.mark.parametrize(
@@ -247,18 +226,3 @@ KNOWN = ["base", "outputs/run/checkpoint-100", "lr=1e-5_seed=0", "lr=1e-5"]
 )
 def test_names_may_contain_equals_signs_and_swap(typed: list[str], expected: dict[str, str]) -> None:
     assert new_names(typed, KNOWN, "run") == {name: name for name in KNOWN} | expected
-
-
-@pytest.mark.parametrize(
-    ("typed", "message"),
-    [
-        (["lr=1e-5_sed=0=x"], "unknown model 'lr=1e-5_sed=0': did you mean 'lr=1e-5_seed=0'"),
-        (["lr=1e-5_seed=0=x", "base"], "--rename base: pass it as OLD=NEW"),
-        (["base= "], "but ' ' is empty"),
-        (["base=lr=1e-5"], "but 'lr=1e-5' is empty or used more than once"),
-        (["base=x", "outputs/run/checkpoint-100=x"], "but 'x' is empty or used more than once"),
-    ],
-)
-def test_wrong_names_are_refused(typed: list[str], message: str) -> None:
-    with pytest.raises(InputError, match=re.escape(message)):
-        new_names(typed, KNOWN, "model")

@@ -161,10 +161,8 @@ def test_rollouts_alone_give_figures(tmp_path: Path) -> None:
     assert (base["questions"], base["rollouts"]) == ("5", "9")
     assert trained["accuracy"].startswith("0.750 ")
     assert data["rollouts"]["found"] == len(data["rollouts"]["records"]) == 17
-    first = next(
-        r for r in data["rollouts"]["records"] if r["model"] == "base" and r["problem"] == 0 and r["rollout"] == 0
-    )
-    assert first["correct"] is True
+    by_key = {(each["model"], each["problem"], each["rollout"]): each for each in data["rollouts"]["records"]}
+    assert by_key["base", 0, 0]["correct"] is True
     assert any("1 repeated rollout; only the last record of each rollout is used" in note for note in data["notes"])
     assert any("no results file" in note for note in data["notes"])
 
@@ -241,7 +239,7 @@ def test_gold_answers_may_be_other_values_than_text(tmp_path: Path) -> None:
     assert (record["answer"], record["level"]) == ("[1, 2]", 3)
 
 
-def test_nothing_to_report_is_a_one_line_error(tmp_path: Path, report: Run) -> None:
+def test_nothing_to_report_is_a_one_line_error(tmp_path: Path, error_of: Callable[..., str]) -> None:
     """The exit code is 2, and no page is written."""
     for name, file, text in (
         ("sweep", "sweep.yaml", "{}"), ("bare", "notes.txt", ""), ("started", "metrics.jsonl", ""),
@@ -260,20 +258,16 @@ def test_nothing_to_report_is_a_one_line_error(tmp_path: Path, report: Run) -> N
         (run / "train_results.json", "is not a results file from rg-env eval"),
         (run / "rollouts.jsonl", "is part of a training run: pass the run's folder"),
     ):
-        code, printed, errors = report(tmp_path / source)
-        assert (code, printed, errors.count("\n")) == (2, "", 1), errors
-        assert words in errors
+        assert words in error_of("report", str(tmp_path / source))
     assert not list(tmp_path.rglob("*.html"))
 
 
-def test_a_page_that_cannot_be_written(tmp_path: Path, report: Run) -> None:
+def test_a_page_that_cannot_be_written(tmp_path: Path, error_of: Callable[..., str]) -> None:
     """The run's own files are not overwritten."""
     run = write_run(tmp_path / "run")
     before = (run / "rollouts.jsonl").read_bytes()
     for output, words in (("run/rollouts.jsonl", "must end in .html"), ("nowhere/page.html", "cannot write")):
-        code, _, errors = report(run, "--output", tmp_path / output)
-        assert (code, errors.count("\n")) == (2, 1)
-        assert words in errors
+        assert words in error_of("report", str(run), "--output", str(tmp_path / output))
     assert (run / "rollouts.jsonl").read_bytes() == before
 
 
