@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from data_files import data
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from rg_env.training.config.load import load_train_config
 from rg_env.training.config.plan import describe, without_effect
 from rg_env.training.config.schema import TrainConfig
 
+CASES = data("train_configs")
 GRPO_NAMES = OTHER_TRAINERS["training"]
 BASE = """
 model: {name: tiny}
@@ -34,122 +36,15 @@ def base(here: Path) -> Path:
     return Path("run.yaml")
 
 
-UPLOADED = ["hub.enabled=true", "hub.repo_id=me/legs"]
-MISTAKES = [
-    # keys
-    ("training.max_step=3", "unknown key 'max_step': did you mean 'max_steps'?"),
-    ("training.steps=3", "use max_steps"),
-    ("tasks.leg_counting.max_animals=20", "is an option of the task; use config: {max_animals: VALUE}"),
-    ("group=3", "unknown section 'group': available: curriculum, data, engine,"),
-    ("_base_=base.yaml", "use extends"),
-    ("hf_upload.organization=me", "put it into repo_id: ORGANIZATION/NAME (in hub)"),
-    ("hf_upload=true", "use hub"),
-    ("max_steps=3", "unknown key 'max_steps': did you mean training.max_steps?"),
-    ("training.lr=1e-5", "use learning_rate"),
-    # keys for which a similar name of ours would be the wrong suggestion
-    ("lora_r=1", "use lora.r"),
-    # types
-    ("training.kl_reference=previous", "training.kl_reference = 'previous' @ command line: there is no KL term"),
-    # names of other trainers and of earlier releases, and keys of other sections
-    ("training.gradient_accumulation_steps=4", "set rollouts_per_step"),
-    ("training.output_dir=x", "use output.dir"),
-    ("training.seed=1", "did you mean seed (at the top level) or splits.seed?"),
-    ("training.rollouts_as_steps=true", "steps are optimizer steps"),
-    (
-        ["training.filter_groups=true", "curriculum.tasks=[chain_sum]"],
-        "samples prompts other than the curriculum's: use only filter_groups or only curriculum",
-    ),
-    ("tasks=[a, a]", "'a' appears twice"),
-    ("evaluation.tasks=[maze, maze]", "'maze' appears twice: give the second entry a label"),
-    ("logging.report_to=wanddb", "must be one of 'tensorboard', 'wandb' or 'trackio'"),
-    ("engine=vlm", "engine = 'vlm' @ command line: kind must be one of 'embedded' or 'vllm'"),
-    ("data=me/problems", "cannot be used with tasks: remove one of the two, for example with tasks=null"),
-    (["tasks=null", "data=me/d", "splits.manifest=m.json"], "cannot be used with data, which provides its own"),
-    # ranges
-    ("seed=4294967296", "must be below 4294967296"),
-    ("training.learning_rate=0", "must be above 0"),
-    ("training.max_steps=99999999999999999999", "must be at most 2147483647"),
-    ("rewards.format=1e308", "must be at most 1e+100"),
-    ("rewards.format=true", "is a section with its own keys, such as"),
-    ('output.dir="a\\0b"', "contains a null character"),
-    # names of tasks, rewards, models and monitors
-    ("tasks.chain_sums.weight=1", "unknown task 'chain_sums': did you mean 'chain_sum'"),
-    ("tasks.game_of_24={}", "use 'puzzle24'"),
-    ("evaluation.tasks.spell_backward_4={}", "unknown task 'spell_backward_4': did you mean 'spell_backward'"),
-    ("evaluation.tasks.easy={task: maze, config: {min_grid: 3}}", "unknown option 'min_grid' of task 'maze'"),
-    ("rewards.correctnes=1", "unknown reward 'correctnes': did you mean 'correctness'"),
-    ("model.name=./nowhere", "is not an existing folder"),
-    ("monitors.stop_on=[reward_hack]", "unknown monitor 'reward_hack': did you mean 'reward_hacking'"),
-    # combinations
-    (["monitors.stop_on=[truncation]", "monitors.off=[all]"], "truncation is off: remove it from monitors.off"),
-    ("evaluation.tasks.chain_sum={}", "is already evaluated as a training task"),
-    ("evaluation.tasks.chain_sum.task=spell_backward", "is the name of a task: choose another label"),
-    ("evaluation.tasks.held_out.task=maze", "is the name of a metric (eval/held_out)"),
-    ("evaluation.tasks={a/b: {task: maze}}", "a label may contain only letters, digits, '_', '-' and '.'"),
-    ("training.rollouts_per_step=60", "not divisible by num_generations=8; try 56 or 64"),
-    (["training.rollouts_per_step=100", "training.per_device_train_batch_size=3"], "try 96 or 120"),
-    ("training.per_device_train_batch_size=24", "does not divide each process's 128 rollouts per step; try 16"),
-    ("splits.num_train_examples=1", "fewer than the 16 prompts in a step"),
-    ("rewards={correctness: 0}", "all weights are 0"),
-    ("tasks={}", "is empty: add at least one task, or use your own questions (data)"),
-    ("training.warmup_steps=500", "exceeds the run's 200 steps"),
-    ("training.epsilon_high=0.1", "training.epsilon_high = 0.1 @ command line: must be at least epsilon (0.2)"),
-    ("training.optim=adamw_8bit", "needs bitsandbytes, which is not installed"),
-    ("model.dtype=bfloat16", "without LoRA, small updates are rounded away"),
-    ("engine.num_batches_ahead=1", "applies only to engine.kind: vllm"),
-    (["engine.kind=vllm", "engine.importance_sampling_correction=true", "training.top_p=0.9"], "needs training.top_p"),
-    (["evaluation.temperature=0", "evaluation.greedy=false", "evaluation.rollouts_per_example=4"], "all answers"),
-    ("evaluation.temperature=0", "the sampled answer is already greedy"),
-    (["splits.num_eval_examples=0", "evaluation.every=5"], "there is nothing to evaluate"),
-    ("curriculum={tasks: {maze: {}}}", "is not a training task"),
-    (["tasks=null", "curriculum.tasks=maze"], "is empty: add at least one task, or use your own questions (data)"),
-    ("curriculum={tasks: {spell_backward: {attributes: [len]}}}", "unknown level attribute 'len' of task"),
-    ("curriculum={tasks: {spell_backward: {start: 99}}}", "the highest level is"),
-    ("curriculum={tasks: {spell_backward: {start: 2, highest: 1}}}", "is above highest (1)"),
-    ("curriculum={tasks: {spell_backward: {}}, failure_threshold: 0.8}", "must be below success_threshold (0.7)"),
-    ("curriculum={tasks: {spell_backward: {}}, schedule: {first: 1}}", "must map steps to levels"),
-    ("curriculum={tasks: {spell_backward: {}}, schedule: {5: 0, 05: 1}}", "names a step twice"),
-    (["curriculum={tasks: {spell_backward: {}}}", "tasks.spell_backward.level=1"], "set by the curriculum"),
-    (["curriculum={tasks: {spell_backward: {}}}", "splits.manifest=m.json"], "cannot be used with a curriculum"),
-    ("hub.enabled=true", "is required if hub.enabled is true: set it to the repository to upload to, as USER/NAME"),
-    ("lora.dropout=0.05", "dropout is always off, so that log-probabilities in training and sampling match: remove it"),
-    ("hub.repo_id=legs", "is not a repository name: use USER/NAME"),
-    ([*UPLOADED, "hub.every=150"], "must be a multiple of output.save_every (100); try 200"),
-    ([*UPLOADED, "hub.every=100", "output.save_every=0"], "there are no checkpoints to upload during training"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("overrides", "words"), MISTAKES, ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize(("overrides", "words"), CASES["mistakes"], ids=lambda value: str(value)[:60])
 def test_a_mistake_is_one_line_with_path_and_remedy(base: Path, overrides: str | list[str], words: str) -> None:
     overrides = [overrides] if isinstance(overrides, str) else overrides
     with pytest.raises(ConfigError) as caught:
         load_train_config(base, overrides)
     text = str(caught.value)
     assert "\n" not in text
-    assert words in text
+    assert words in f"{text}\n"
     assert any(text.startswith(override.partition("=")[0].split(".")[0]) for override in overrides)
-
-
-@pytest.mark.parametrize(
-    ("override", "end"),
-    [
-        ("model.model_name_or_path=x", "use model.name"),
-        ("vllm_mode=colocate", "use engine.kind: vllm or embedded"),
-        ("dataset_name=openai/gsm8k", "use data.path for your own questions, or tasks"),
-        ("curriculum={tasks: [chain_sum], last_k: 5}", "use window"),
-        ("lr=1", "use learning_rate (in training)"),
-        ("trainer.n_gpus_per_node=2", "use the option --gpus of `rg-env launch` or `rg-env slurm`"),
-        ("trainer.balance_batch=true", "verl's sections correspond to training, output and logging here"),
-        ("actor_rollout_ref.rollout.n=4", "use num_generations (in training)"),
-        ("hf_upload.enabled=true", "unknown key 'enabled': did you mean hub.enabled?"),
-        ("reasoning_gym.datasets.ab.weight=2", "use tasks, and splits.num_train_examples"),
-    ],
-)
-def test_a_hint_names_the_section_where_it_is_needed(base: Path, override: str, end: str) -> None:
-    """A hint adds the section of the new key, unless it has the whole path or the key is already in that section."""
-    with pytest.raises(ConfigError) as caught:
-        load_train_config(base, [override])
-    assert str(caught.value).endswith(f" @ command line: {end}")
 
 
 def test_a_config_of_the_papers_trainer_is_one_line(tmp_path: Path) -> None:
@@ -159,26 +54,6 @@ def test_a_config_of_the_papers_trainer_is_one_line(tmp_path: Path) -> None:
     file.write_text("reasoning_gym: {dataset_size: 20000}\ntrainer: {n_gpus_per_node: 4}\n")
     with pytest.raises(ConfigError, match=r"own trainer: .* corresponds to configs/train/paper/inter_logic.yaml here$"):
         load_train_config(file)
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "words"),
-    [
-        ("tasks.maze.config.min_grid_sise", 3, "did you mean 'min_grid_size'"),
-        ("tasks.maze.config.seed", 3, "'seed' is not a task option"),
-        ("tasks.maze.level", 99, "level must be a whole number from 0 to"),
-        ("tasks.spell_backward.levels.word_lem", 1, "did you mean 'word_len'"),
-        ("tasks.spell_backward.levels.word_len", 99, "from 0 to"),
-        ("evaluation.tasks.chain_sum.config.max_term", 3, "'max_terms'"),
-        ("rewards.length.options.max_tokens", -1, "must be a number of at least 0"),
-    ],
-)
-def test_errors_in_options_name_the_path_of_the_option(base: Path, path: str, value: int, words: str) -> None:
-    """Errors are not reported at the task or reward to which the options belong."""
-    with pytest.raises(ConfigError) as caught:
-        load_train_config(base, ["tasks={maze: {}, spell_backward: {}}", f"{path}={value}"])
-    assert str(caught.value).startswith(f"{path} = {value} @ command line: ")
-    assert words in str(caught.value)
 
 
 def test_all_invalid_options_of_a_task_are_reported_with_their_lines(base: Path) -> None:
@@ -306,26 +181,8 @@ def test_the_default_warmup_is_capped_in_a_short_run(base: Path) -> None:
         load_train_config(base, ["training.max_steps=3", "training.warmup_steps=4"])
 
 
-@pytest.mark.parametrize(
-    ("short", "whole"),
-    [
-        ("tasks=chain_sum", "tasks={chain_sum: {}}"),
-        ("tasks=[maze, {name: chain_sum, weight: 3}]", "tasks={maze: {}, chain_sum: {weight: 3}}"),
-        ("rewards={correctness: 2}", "rewards={correctness: {weight: 2}}"),
-        (
-            "evaluation.tasks=[maze, {name: easy, task: maze, num_examples: 3}]",
-            "evaluation.tasks={maze: {}, easy: {task: maze, num_examples: 3}}",
-        ),
-        ("model=tiny", "model={name: tiny}"),
-        ("engine=vllm", "engine.kind=vllm"),
-        ("output=here", "output.dir=here"),
-        ("logging.report_to=tensorboard", "logging.report_to=[tensorboard]"),
-        ("logging.report_to=none", "logging.report_to=[]"),
-    ],
-)
+@pytest.mark.parametrize(("short", "whole"), CASES["short_forms"])
 def test_short_forms(base: Path, short: str, whole: str) -> None:
-    """Plain text is short for a section or a list, a list of names or mappings for a mapping, and a number for a
-    weight."""
     assert load_train_config(base, [short]) == load_train_config(base, [whole])
 
 
@@ -380,51 +237,14 @@ def test_a_dry_run_imports_nothing_heavy(base: Path) -> None:
     assert "#   steps       200 of 128 rollouts: 16 prompts x 8 (1 process x 16 micro-batches of 8)\n" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("overrides", "lines"),
-    [
-        ([], ["questions   2000 to train on, 3200 prompts: 1.6 epochs",
-              "output      a fresh folder under outputs/, a checkpoint every 100 steps and at the end"]),
-        (["splits.num_train_examples=30"], ["questions   30 to train on, 3200 prompts: 200 epochs"]),
-        (["curriculum={tasks: [spell_backward, chain_sum]}"],
-         ["curriculum  spell_backward, chain_sum: a new question for each prompt, at its task's level"]),
-        (["evaluation.every=200"],
-         ["evaluation  200 questions, answers: 1 sampled and 1 greedy for each; before, after"]),
-        (["output.save_every=200"], ["output      a fresh folder under outputs/, a checkpoint at the end"]),
-        ([*UPLOADED, "hub.private=true", "hub.every=100", "hub.optimizer_state=full"],
-         ["upload      me/legs on the Hugging Face Hub (private), every 100 steps and at the end, with the optimizer "
-          "state"]),
-        (["curriculum={tasks: {spell_backward: {}}}", "lora.r=4",
-          "evaluation.tasks={maze: {}, words: {task: spell_backward, num_examples: 7}, lcm: {num_examples: 9}}"],
-         ["model       tiny, LoRA of rank 4; generation in the training process",
-          "tasks       spell_backward (33.4% of the prompts), chain_sum (1333)",
-          "questions   1333 to train on, 3200 prompts: 1.6 epochs",
-          "curriculum  spell_backward: a new question for each prompt, at its task's level",
-          "held out    maze (50), lcm (9)",
-          "labels      words: spell_backward (7)"]),
-    ],
-)  # fmt: skip
-def test_the_plan_describes_the_run(base: Path, overrides: list[str], lines: list[str]) -> None:
-    text = describe(load_train_config(base, overrides))
-    for line in lines:
+@pytest.mark.parametrize("case", CASES["plans"], ids=lambda case: str(case["overrides"])[:60])
+def test_the_plan_describes_the_run(base: Path, case: dict[str, list[str]]) -> None:
+    text = describe(load_train_config(base, case["overrides"]))
+    for line in case["lines"]:
         assert f"\n#   {line}\n" in f"{text}\n"
 
 
-VLLM, SCHEDULE = "engine.kind=vllm", "curriculum={tasks: {chain_sum: {}}, schedule: {0: 0, 9: 1}, step: 2}"
-NEVER = ["evaluation.before=false", "evaluation.after=false", "evaluation.every=0"]
-UNUSED: list[tuple[list[str], str, str, str]] = [
-    # overrides, the keys among them without effect, the reason, and an override that gives the keys an effect
-    (["engine.port=8001", "engine.host=h"], "engine.host, engine.port", "engine.kind: embedded", VLLM),
-    (["training.epsilon=0.3"], "training.epsilon", "training.num_iterations: 1", "training.num_iterations=2"),
-    (["training.off_policy_mask_threshold=0.1"], "training.off_policy_mask_threshold",
-     "training.num_iterations: 1, engine.kind: embedded", "training.num_iterations=2"),
-    ([*NEVER, "evaluation.temperature=0.5"], "evaluation.temperature",
-     "evaluation.before: false, evaluation.after: false, evaluation.every: 0", "evaluation.after=true"),
-    ([SCHEDULE], "curriculum.step", "curriculum.schedule", "curriculum.schedule=null"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("given", "keys", "reason", "needed"), UNUSED, ids=[each[1] for each in UNUSED])
+@pytest.mark.parametrize(("given", "keys", "reason", "needed"), CASES["without_effect"])
 def test_a_key_without_effect_is_named_with_the_reason(
     base: Path, given: list[str], keys: str, reason: str, needed: str
 ) -> None:
@@ -435,16 +255,7 @@ def test_a_key_without_effect_is_named_with_the_reason(
     assert keys not in without_effect(load_train_config(base, [*given, needed]))
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ["engine.port=8000", "training.epsilon=0.2"],  # the defaults
-        ["engine.generation_timeout=9"],  # also applies to the embedded engine
-        ["training.lr_scheduler_type=constant", "training.warmup_steps=0"],  # the same as without these keys
-        ["curriculum={tasks: [chain_sum], schedule: {0: 1}, window: 5}"],  # the window of the logged accuracy
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("overrides", CASES["with_effect"], ids=str)
 def test_keys_with_an_effect_are_not_reported(base: Path, overrides: list[str]) -> None:
     assert without_effect(load_train_config(base, overrides)) == ""
 
