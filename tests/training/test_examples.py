@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from data_files import data
 from run_metrics import logged, results_of
 from user_code import nothing_left
 
@@ -44,37 +46,15 @@ def run(
 
 
 FILES = {"old/train_results.json": "{}", "data.jsonl": '{"problem": "1"}\n'}
-ULTRA, MINIMAL = "train_ultra_minimal", "train_minimal"
 
 
-@pytest.mark.parametrize(
-    ("example", "arguments", "words"),
-    [
-        (ULTRA, ["--tasks", "leg_countin"], "unknown task 'leg_countin': did you mean 'leg_counting'"),
-        (ULTRA, ["--tasks", "chain_sum", "chain_sum"], "chain_sum"),
-        (ULTRA, ["--tasks", "tower_of_hanoi"], "too few distinct questions"),
-        (ULTRA, ["--model", "nowhere/at-all"], "cannot load the model 'nowhere/at-all'"),
-        (ULTRA, ["--max-steps", "0"], "--max-steps"),
-        (MINIMAL, ["--model", "nowhere/at-all", "--output-dir", "x" * 300], "File name too long"),
-        (MINIMAL, ["--output-dir", "old"], "old is not empty and may contain another run"),
-        (MINIMAL, ["--engine", "vllm", "--port", "1"], "no vLLM server at 127.0.0.1"),
-        (MINIMAL, ["--num-generations", "7"], "128 rollouts are not divisible by num_generations=7; try 126 or"),
-        (MINIMAL, ["--num-generations", "1"], "num_generations=1: must be at least 2"),
-        (MINIMAL, ["--learning-rate", "nan"], "learning_rate=nan: must be a finite number"),
-        (MINIMAL, ["--max-prompt-length", "5"], "training prompts are longer than max_prompt_length=5"),
-        (MINIMAL, ["--data", "data.jsonl", "--model", "nowhere"], "data.jsonl: line 1 has no column 'question'"),
-        (MINIMAL, ["--data", "data.jsonl", "--tasks", "maze"], "not allowed with"),
-        (MINIMAL, ["--num-eval", "100000"], "100,000 evaluation questions would leave nothing to train on"),
-    ],
-)  # fmt: skip
-def test_mistakes_are_one_line(
-    run: Callable[..., tuple[int, str]], tmp_path: Path, example: str, arguments: list[str], words: str
-) -> None:
+@pytest.mark.parametrize(("command", "words"), data("command_mistakes")["examples"])
+def test_mistakes_are_one_line(run: Callable[..., tuple[int, str]], tmp_path: Path, command: str, words: str) -> None:
     """The exit code is 2, and no file is written."""
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    code, errors = run(example, *([] if "--model" in arguments else ["--model", "tiny"]), *arguments)
+    code, errors = run(*shlex.split(command.replace("LONG", "x" * 300)))
     assert code == 2, errors
     assert words in errors
     assert "Traceback" not in errors

@@ -2,12 +2,14 @@
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from data_files import data
 from hub_server import HubServer
 
 from rg_env.errors import InputError
@@ -51,53 +53,10 @@ def train(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]
     return rg_env("train", "run.yaml", *arguments, **variables)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--resume", "nope", "--dry-run"], "cannot resume from nope: it is not a checkpoint"),
-        (["--resume", "nope"], "cannot resume from nope: it is not a checkpoint"),
-        (["--resume", "old/checkpoint-5"], "it is not a checkpoint; pass a run's checkpoint-N folder, or auto for"),
-        (["--resume", "auto"], "--resume auto needs the output folder of the run"),
-        (["model=outputs/none/checkpoint-5"], "model.name: the folder outputs/none/checkpoint-5 does not exist"),
-        (["model=old"], "model.name: old is a run, not a model: pass old/checkpoint-5\n"),
-        (["model=empty"], "model.name: empty is not a model folder: config.json and safetensors files are required"),
-        (["output.dir=old"], "old is not empty and may contain another run; set output.dir to another folder"),
-        (["--eval-only", "--checkpoint", "./nope"], "checkpoint: the folder ./nope does not exist"),
-        (["--eval-only", "--checkpoint", "old"], "checkpoint: old is a run, not a model: pass old/checkpoint-5"),
-        (["tasks.chain_sum.config={min_terms: 9}"],
-         "tasks.chain_sum.config: task 'chain_sum' does not work with config "),
-        (["evaluation.tasks.easy={task: maze, config: {min_dist: 0}}"],
-         "evaluation.tasks.easy.config: task 'maze' does not work with config {\"min_dist\": 0}: min_dist"),
-        (["splits.manifest=nope.json"], "nope.json' cannot be read: No such file"),
-        (["hub.enabled=true", "hub.repo_id=me/x"], "hub.enabled: no Hugging Face token found"),
-        (["tasks=null", "data=missing.csv"],
-         "data = 'missing.csv' @ command line: path is not an existing file; relative paths are"),
-        (["tasks=null", "data=dat.jsonl"],
-         "data = 'dat.jsonl' @ command line: path is not an existing file; did you mean data.jsonl?\n"),
-        (["tasks=null", "data=cut.jsonl"], "cut.jsonl: line 1 is not JSON"),
-        (["tasks=null", "data=data.jsonl"], "200 evaluation questions would leave nothing to train on"),
-        (["tasks=null", "data=data.jsonl", "splits.num_eval_examples=30"], "10 questions left for training, fewer"),
-    ],
-)  # fmt: skip
-def test_problems_are_reported_on_one_line(here: Path, arguments: list[str], words: str) -> None:
-    done = train(*arguments)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert words in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["export", "empty"], "empty is not a complete checkpoint; a checkpoint is a model folder"),
-        (["export", "new"], "new is not a complete checkpoint"),
-        (["push", "empty", "--repo-id", "me/x"], "empty is not a complete checkpoint"),
-        (["probe", "--model", "new", "--tasks", "gcd"], "new is a run without checkpoint-N folders, so it has not"),
-        (["eval", "--models", "tiny", "./run.yaml", "--tasks", "gcd"], "run.yaml is not a model folder"),
-    ],
-)
-def test_other_commands_refuse_invalid_models_as_early(here: Path, arguments: list[str], words: str) -> None:
-    done = rg_env(*arguments)
+@pytest.mark.parametrize(("command", "words"), data("command_mistakes")["rg-env"])
+def test_problems_are_reported_on_one_line(here: Path, command: str, words: str) -> None:
+    """Training and other commands refuse invalid arguments, data and models before torch is imported."""
+    done = rg_env(*shlex.split(command))
     assert done.returncode == 2, done.stdout + done.stderr
     assert words in done.stderr
     assert done.stderr.count("\n") == 1
