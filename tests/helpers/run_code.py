@@ -1,10 +1,13 @@
-"""Run Python code in its own process."""
+"""Run Python code in its own process, and import the examples."""
 
+import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def run_code(
@@ -14,3 +17,13 @@ def run_code(
     command = [sys.executable, "-P", "-W", "ignore", "-c", code, *map(str, arguments)]
     options: dict[str, Any] = {"cwd": cwd, "env": {**os.environ, **environment}, "check": check}
     return subprocess.run(command, capture_output=True, text=True, **options)
+
+
+def example_module(name: str) -> Any:
+    """Import `examples/NAME.py`, without running it."""
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

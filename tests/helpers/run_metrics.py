@@ -17,10 +17,15 @@ def repeatable(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in line.items() if not name.startswith(_BY_THE_CLOCK)} for line in lines]
 
 
+def lines_of(file: Path) -> list[dict[str, Any]]:
+    """Return the objects in a file of JSON lines."""
+    with file.open(encoding="utf-8") as lines:  # splitlines() also splits at characters in model text
+        return [json.loads(line) for line in lines]
+
+
 def logged(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
     """Return the lines of a run's file, without values that differ between repeated runs on the same machine."""
-    with (folder / name).open(encoding="utf-8") as file:
-        return repeatable([json.loads(line) for line in file])
+    return repeatable(lines_of(folder / name))
 
 
 def results_of(folder: Path) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """`examples/train_actor_critic.py`: its parts, compared with independent computations, and the script as a process."""
 
-import importlib.util
-import json
 import math
 import subprocess
 import sys
@@ -15,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from interrupts import interrupted
 from model_families import SMALL
-from run_metrics import keep, results_of
+from run_code import EXAMPLES, example_module
+from run_metrics import keep, lines_of, results_of
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "train_actor_critic.py"
+EXAMPLE = EXAMPLES / "train_actor_critic.py"
 OPTIONS = Namespace(rows_per_pass=3, gamma=0.9, lam=0.8, epochs=1, minibatches=1, clip=0.2)
 numbers = st.floats(-2, 2, width=32)
 shares = st.floats(0, 1, width=32)
@@ -27,12 +26,7 @@ shares = st.floats(0, 1, width=32)
 
 @pytest.fixture(scope="module")
 def example() -> Any:
-    spec = importlib.util.spec_from_file_location("train_actor_critic", EXAMPLE)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return example_module("train_actor_critic")
 
 
 @pytest.fixture
@@ -166,11 +160,6 @@ def test_an_update_that_is_not_finite_is_skipped(example: Any, by: float) -> Non
     logged = example.fit_critic(critic, optimizer, hidden, torch.ones(4), updates=3)
     assert not math.isfinite(logged["value_loss"])
     assert torch.equal(critic.weight, before)
-
-
-def lines_of(file: Path) -> list[dict[str, Any]]:
-    with file.open(encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
 
 
 @pytest.mark.slow

@@ -1,16 +1,15 @@
 """The examples train in processes of their own and report a user's mistakes on one line."""
 
 import ast
-import importlib.util
 import shlex
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from data_files import data
+from run_code import example_module
 from run_metrics import logged, results_of
 from user_code import nothing_left
 
@@ -32,11 +31,7 @@ def run(
     standard error."""
 
     def call(name: str, *arguments: str) -> tuple[int, str]:
-        spec = importlib.util.spec_from_file_location(name, REPOSITORY / "examples" / f"{name}.py")
-        assert spec
-        assert spec.loader
-        module: Any = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        module = example_module(name)
         monkeypatch.setattr(sys, "argv", [name, *arguments])
         with pytest.raises(SystemExit) as caught:
             run_command(module.main)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from run_metrics import evaluation_of as read
-from run_metrics import repeatable
+from run_metrics import lines_of, repeatable
 from transformers import AutoModelForCausalLM
 
 from rg_env import load_environment
@@ -31,10 +31,6 @@ UNSEEN = [{"name": "chain_sum", "config": TASKS["chain_sum"]}]
 def drawn(rollouts: list[dict[str, Any]], draw: str, **of: Any) -> list[dict[str, Any]]:
     """Return the sampled or greedy answers with these values."""
     return [each for each in rollouts if each["draw"] == draw and all(each[key] == of[key] for key in of)]
-
-
-def metrics_of(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture
@@ -82,7 +78,7 @@ def test_the_results_of_a_plan(
         passes = {f"pass@{k}": statistics.fmean(pass_at_k(4, c, k) for c in right.values()) for k in (1, 2, 4)}
         assert scores["pass_at_k"] == pytest.approx(passes)
         assert scores["errors"]["pass@1"] == pytest.approx(scores["errors"]["accuracy"])
-    logged = next(line for line in metrics_of(run) if line["step"] == 1 and "eval/accuracy" in line)
+    logged = next(line for line in lines_of(run / "metrics.jsonl") if line["step"] == 1 and "eval/accuracy" in line)
     assert logged["eval/held_out/accuracy"] == logged["eval/chain_sum/accuracy"] == saved["held_out"]["accuracy"]
     assert logged["eval/accuracy"] == logged["eval/leg_counting/accuracy"] == saved["accuracy"]
     assert logged["eval/pass@4"] == saved["pass_at_k"]["pass@4"]
@@ -111,7 +107,7 @@ def test_labels_do_not_count_toward_overall_results(
     saved = read(run, 1)
     assert (saved["n"], list(saved["tasks"]), list(saved["held_out"]["tasks"])) == (8, ["leg_counting"], ["chain_sum"])
     assert {label: scores["n"] for label, scores in saved["labelled"].items()} == {"legs_1": 3, "sums": 5}
-    logged = next(line for line in metrics_of(run) if line["step"] == 1 and "eval/accuracy" in line)
+    logged = next(line for line in lines_of(run / "metrics.jsonl") if line["step"] == 1 and "eval/accuracy" in line)
     for label, scores in saved["labelled"].items():
         answers = drawn(saved["rollouts"], "sampled", task=label)
         assert {each["part"] for each in answers} == {"labelled"}
@@ -138,7 +134,7 @@ def test_evaluations_do_not_disturb_training(make_trainer: Any, unseen: Any, tmp
         trainer = make_trainer(model=model, max_steps=3, output_dir=str(tmp_path / name))
         train(trainer, evaluation=plan)
         weights.append(model.state_dict())
-        trained = [line for line in metrics_of(tmp_path / name) if "reward" in line]
+        trained = [line for line in lines_of(tmp_path / name / "metrics.jsonl") if "reward" in line]
         lines.append(repeatable(trained))
     assert len(list((tmp_path / "with" / "eval_results").iterdir())) == 4
     assert not list((tmp_path / "out" / "eval_results").iterdir())
@@ -161,7 +157,7 @@ def test_held_out_tasks_alone_without_greedy_answers(
     assert saved["held_out"]["n"] == 5
     assert all(value is None for name, value in saved["held_out"].items() if name.startswith("greedy"))
     assert not drawn(saved["rollouts"], "greedy")
-    logged = {name for line in metrics_of(run) for name in line}
+    logged = {name for line in lines_of(run / "metrics.jsonl") for name in line}
     assert "eval/held_out/accuracy" in logged
     assert "eval/accuracy" not in logged
     assert not any("greedy" in name or "pass@" in name for name in logged)

@@ -1,6 +1,5 @@
 """`examples/grpo_loop.py`: its parts, compared with independent computations, and the script as a process."""
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -9,22 +8,18 @@ from typing import Any
 
 import pytest
 import torch
+from run_code import EXAMPLES, example_module
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rg_env import ReasoningGym
 from rg_env.tiny import POLICY_DIR, tiny_mixture
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "grpo_loop.py"
+EXAMPLE = EXAMPLES / "grpo_loop.py"
 
 
 @pytest.fixture(scope="module")
 def example() -> Any:
-    spec = importlib.util.spec_from_file_location("grpo_loop", EXAMPLE)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return example_module("grpo_loop")
 
 
 def test_the_script_is_short() -> None:

@@ -21,17 +21,6 @@ from rg_env.training import load_policy
 from rg_env.training.weight_sync import server_name
 
 
-@pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "config.json"])
-def test_damaged_model_files_are_one_line(tmp_path: Path, file: str) -> None:
-    """The error is one line, whatever the parser raises."""
-    for source in POLICY_DIR.iterdir():
-        (tmp_path / source.name).write_bytes(source.read_bytes() if source.name != file else b"\x00garbage")
-    part = {"model.safetensors": "weights", "tokenizer.json": "tokenizer files"}.get(file, file)
-    with pytest.raises(InputError, match=f"cannot load the model '{tmp_path}': {part}: .") as caught:
-        load_policy(str(tmp_path))
-    assert "\n" not in str(caught.value)
-
-
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
     """A copy of the tiny policy's folder."""
@@ -39,6 +28,16 @@ def copied(tmp_path: Path) -> Path:
         if source.is_file():
             (tmp_path / source.name).write_bytes(source.read_bytes())
     return tmp_path
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "config.json"])
+def test_damaged_model_files_are_one_line(copied: Path, file: str) -> None:
+    """The error is one line, whatever the parser raises."""
+    (copied / file).write_bytes(b"\x00garbage")
+    part = {"model.safetensors": "weights", "tokenizer.json": "tokenizer files"}.get(file, file)
+    with pytest.raises(InputError, match=f"cannot load the model '{copied}': {part}: .") as caught:
+        load_policy(str(copied))
+    assert "\n" not in str(caught.value)
 
 
 def test_weights_that_are_missing_are_named(copied: Path) -> None:
@@ -88,16 +87,12 @@ def test_the_default_without_a_gpu_is_reported(
     assert "the Hub cannot be reached" in capsys.readouterr().out
 
 
-def test_the_requested_attention_is_used() -> None:
-    """The default for the tiny policy's float32 weights is PyTorch's attention."""
-    assert load_policy("tiny").model.config._attn_implementation == "sdpa"
-    assert load_policy("tiny", attention="eager").model.config._attn_implementation == "eager"
-
-
 def test_flash_attention_is_used_where_it_works() -> None:
-    """flash-attn is the default, but needs half precision, a supported GPU generation, and the package."""
+    """The requested attention is used. flash-attn is the default, but needs half precision, a supported GPU generation,
+    and the package."""
     assert "the weights are float32" in str(flash_attention_problem(torch.float32))
     assert load_policy("tiny").model.config._attn_implementation == "sdpa"
+    assert load_policy("tiny", attention="eager").model.config._attn_implementation == "eager"
     problem = flash_attention_problem(torch.bfloat16)
     if not torch.cuda.is_available():
         assert problem == "this machine has no CUDA GPU"

@@ -18,11 +18,6 @@ from rg_env.training import EvaluationPlan, GRPOConfig, load_policy, train
 from rg_env.training.config.schema import EngineConfig, LoggingConfig
 
 
-def plain_env(make_env: Any, reward: Any) -> Any:
-    env = make_env()
-    return Environment(env.train_rows, env.eval_rows, rewards=[reward])
-
-
 def test_an_error_in_mid_run_loses_nothing(make_trainer: Any, make_env: Any, tmp_path: Path) -> None:
     """The checkpoint, the results and the curve so far are saved, and the error is still raised."""
     state = {"fail": False}
@@ -32,7 +27,8 @@ def test_an_error_in_mid_run_loses_nothing(make_trainer: Any, make_env: Any, tmp
             raise KeyError("out of mood")
         return float(len(completion) % 2)
 
-    trainer = make_trainer(env=plain_env(make_env, moody), max_steps=5)
+    rows = make_env()
+    trainer = make_trainer(env=Environment(rows.train_rows, rows.eval_rows, rewards=[moody]), max_steps=5)
     trainer.add_callback(At(2, lambda: state.update(fail=True)))
     with pytest.raises(RewardError, match="moody") as caught:
         train(trainer, evaluation=EvaluationPlan(every=10))
@@ -208,11 +204,15 @@ def test_an_error_in_the_middle_of_an_update_saves_nothing(make_trainer: Any, tm
 # --- the files and the output of a run
 
 
-def test_the_config_records_the_run(make_trainer: Any, tmp_path: Path) -> None:
+def test_the_config_and_the_output_of_a_run(
+    make_trainer: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """config.yaml contains the model, prompt, tasks and rewards, and training and engine settings that can be loaded
-    again."""
-    trainer = make_trainer(max_steps=1)
-    train(trainer, settings={"note": "x"})
+    again. Progress is one line per step, and examples are printed as often as configured. test_console.py covers
+    terminals."""
+    logging = LoggingConfig(examples_every=2, num_examples=1, rollouts_kept=3)
+    trainer = make_trainer(max_steps=2)
+    train(trainer, evaluation=EvaluationPlan(every=1), logging=logging, settings={"note": "x"})
     config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert (config["note"], config["model"]) == ("x", "tiny")
     assert config["environment"]["rewards"]["correctness"] == 1.0
@@ -222,12 +222,6 @@ def test_the_config_records_the_run(make_trainer: Any, tmp_path: Path) -> None:
     assert config["training"]["learning_rate"] == 1e-4
     assert GRPOConfig(**config["training"]) == trainer.args
     assert EngineConfig(**config["engine"]) == trainer.engine_config
-
-
-def test_progress_is_one_line_per_step(make_trainer: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Examples are printed as often as configured. test_console.py covers terminals."""
-    logging = LoggingConfig(examples_every=2, num_examples=1, rollouts_kept=3)
-    train(make_trainer(max_steps=2), evaluation=EvaluationPlan(every=1), logging=logging)
     shown = capsys.readouterr().out
     for text in ("step   2/2  reward", "answers after step 2:", "evaluating: 16 answers ...\n"):
         assert shown.count(text) == 1

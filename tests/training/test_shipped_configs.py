@@ -1,12 +1,12 @@
 """Every shipped experiment builds its rows and trains for two steps, with a small random model that has a long
 context."""
 
-import json
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
+from data_files import data
+from run_metrics import lines_of
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from rg_env.tiny import POLICY_DIR
@@ -52,28 +52,11 @@ def smaller(path: Path, model: str, output: Path) -> list[str]:
     return [
         *(f"evaluation.tasks.{name}=null" for name in evaluated(path) if name not in kept),
         *(f"evaluation.tasks.{name}.num_examples=1" for name in kept),
+        *data("small_run"),
         f"model.name={model}",
-        "model.dtype=auto",
-        "training.max_steps=2",
-        "training.warmup_steps=0",
-        "training.per_device_train_batch_size=4",
-        "training.rollouts_per_step=4",
-        "training.num_generations=2",
-        "training.max_prompt_length=30000",
-        "training.max_tokens=8",
         f"splits.num_train_examples={max(8, tasks)}",
         f"splits.num_eval_examples={tasks}",
-        "evaluation.max_tokens=8",
-        "evaluation.every=0",
-        "engine.kind=embedded",
-        "engine.num_batches_ahead=0",
-        "engine.importance_sampling_correction=false",
-        "logging.report_to=[]",
         f"output.dir={output}",
-        "output.save_every=0",
-        "hub.enabled=false",
-        "training.bf16=false",
-        "hub.every=0",
     ]
 
 
@@ -89,6 +72,5 @@ def test_two_steps_of_every_experiment(path: Path, long_model: str, tmp_path: Pa
     assert {label: scores["n"] for label, scores in results["eval_after"]["labelled"].items()} == dict.fromkeys(
         config.evaluation.labels, 1
     )
-    steps: list[dict[str, Any]] = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    assert sum("loss" in step for step in steps) == 2
+    assert sum("loss" in line for line in lines_of(output / "metrics.jsonl")) == 2
     assert load_train_config(output / "config.yaml") == config

@@ -23,16 +23,6 @@ TOOLS = Path(__file__).parents[2] / "tools"
 tasks = pytest.mark.parametrize("task", list(TASKS))
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return AutoTokenizer.from_pretrained(POLICY_DIR)
-
-
-@pytest.fixture(scope="module")
-def model():
-    return AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32)
-
-
 def test_importing_the_package_loads_neither_torch_nor_reasoning_gym():
     """Commands can refer to the policy's folder without a heavy import."""
     code = "import sys, rg_env.tiny; assert not {'torch', 'transformers', 'reasoning_gym'} & set(sys.modules)"
