@@ -12,7 +12,6 @@ from run_metrics import evaluation_of as read
 from run_metrics import lines_of, repeatable
 from transformers import AutoModelForCausalLM
 
-from rg_env import load_environment
 from rg_env.core.data.splits import split_of
 from rg_env.core.environment import Environment
 from rg_env.core.statistics import pass_at_k
@@ -120,7 +119,7 @@ def test_labels_do_not_count_toward_overall_results(
     assert results["eval_after"]["labelled"] == saved["labelled"]
     manifests = json.loads((run / "manifest.json").read_text())["evaluation_rows"]
     assert manifests == [unseen.manifest, *({"label": label, **env.manifest} for label, env in plan.labelled.items())]
-    again = load_environment(gym=UNSEEN, num_train_examples=0, num_eval_examples=5, manifest=manifests[-1])
+    again = make_env(gym=UNSEEN, num_train_examples=0, num_eval_examples=5, manifest=manifests[-1])
     assert again.manifest == unseen.manifest, "a manifest with a label can be loaded"
 
 
