@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from run_code import run_code
 
 from rg_env.adapters.trl import TRLEnvironment, load_environment
 from rg_env.core.environment import ReasoningGym
@@ -254,8 +255,7 @@ text = f"<answer>{row['answer']}</answer>"
 values = env.reward_funcs[0](prompts=["?"], completions=[text], answer=[row["answer"]], info=[row["info"]])
 print(values, {"torch", "transformers"} & set(sys.modules))
 """
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stdout.strip()) == (0, "[1.0] set()"), result.stderr
+    assert run_code(code).stdout.strip() == "[1.0] set()"
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,6 @@ def test_repeated_rows_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
         ({"eval_rows": 3}, "eval_rows must be a list of rows, not 3"),
         ({"train_rows": [{"question": "?"}], "rewards": ["corectness"]}, "did you mean 'correctness'"),
         ({"train_rows": [{"question": "?"}], "rewards": [lambda state: 0.0]}, "needs 'state', which this env"),
-        ({"train_rows": [{"question": "?"}], "prompt_placement": "sytem"}, "did you mean 'system'"),
     ],
 )
 def test_invalid_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:

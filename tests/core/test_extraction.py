@@ -66,10 +66,10 @@ def test_extraction_equals_its_definition(text: str) -> None:
     ],
 )
 def test_extraction_takes_linear_time(text: str) -> None:
-    """20,000 tags take less than half a second."""
-    start = time.perf_counter()
+    """20,000 tags take less than half a second of CPU time."""
+    start = time.process_time()
     assert extract(text) == NONE
-    assert time.perf_counter() - start < 0.5
+    assert time.process_time() - start < 0.5
 
 
 @pytest.mark.parametrize(

@@ -62,21 +62,17 @@ def test_any_number_of_processes_gives_the_same_rows(generation: Make) -> None:
     assert (len(one.drawers), len(three.drawers)) == (1, 3)
 
 
-def test_slow_generation_shows_its_progress(
+def test_little_work_takes_one_process(
     generation: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A line states how many rows are ready."""
+    """A few quick rows do not start a process on every core, and a request for no rows starts none. If generation is
+    slow, a line states how many rows are ready."""
     monkeypatch.setattr("rg_env.core.data.generation._PROGRESS_S", 0.0)
-    generation(requests("maze", 5)).run()
-    assert "generating rows: 0 of 5\n" in capsys.readouterr().err
-
-
-def test_little_work_takes_one_process(generation: Make) -> None:
-    """A few quick rows do not start a process on every core, and a request for no rows starts none."""
     for n, processes in ((20, 1), (0, 0)):
         made = generation(requests("maze", n), 64)
         assert len(made.run()[0].get("train", [])) == n
         assert len(made.drawers) == processes
+    assert "generating rows: 0 of 20\n" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from rg_env.core.tasks.library_fixes import left_out
 
 
 def test_number_sequences_stay_the_same_without_the_slow_ones() -> None:
-    """Quick draws are unchanged, and one that took more than 5 s (library seed 1705) takes less than 1 s."""
+    """Quick draws are unchanged, and one that took more than 5 s (library seed 1705) needs under 1 s of CPU time."""
     code = """
 import time
 from rg_env.core.tasks import library, library_fixes
@@ -15,9 +15,9 @@ dataset = library.create("number_sequence", {}, seed=1000, size=20000)
 before = [dataset[i] for i in range(700)]
 library_fixes.fix_library("number_sequence")
 assert [dataset[i] for i in range(700)] == before
-start = time.monotonic()
+start = time.process_time()
 dataset[705]
-assert time.monotonic() - start < 1
+assert time.process_time() - start < 1
 """
     run_code(code)
 
@@ -35,9 +35,9 @@ library_fixes._SMALL = 1
 rng = random.Random(0)
 for a, b in [(36, 0), (0, 49), (-12, 18), *((rng.randint(-10**8, 10**8), rng.choice([0, 720])) for _ in range(200))]:
     assert module.find_common_divisors(a, b) == slow(a, b), (a, b)
-start = time.monotonic()
+start = time.process_time()
 assert len(module.find_common_divisors(7811 * 8636 * 9459 * 2892 * 9973, 0)) > 100
-assert time.monotonic() - start < 10
+assert time.process_time() - start < 10
 """
     run_code(code)
 

@@ -194,10 +194,6 @@ EQUATIONS |= {"simple_equations": "equation", "simple_integration": "integrand"}
 SAME: dict[str, Change] = {
     **{task: _shuffled(field) for field, tasks in UNORDERED.items() for task in tasks},
     **{task: _variable(field) for task, field in EQUATIONS.items()},
-    **{
-        task: _relettered(field)
-        for task, field in (("isomorphic_strings", "words"), ("palindrome_partitioning", "string"))
-    },
     **dict.fromkeys(("sudoku", "mini_sudoku"), _digits),
     "acre": _reworded(r"\b(metal|rubber)\b", r"old \1"),
     "arc_agi": _other("input", lambda grid: grid[::-1]),
@@ -209,10 +205,12 @@ SAME: dict[str, Change] = {
     "cryptarithm": _both(_relettered("words_letters", "result_letters"), _shuffled("words_letters")),
     "game_of_life_halting": _shifted,
     "graph_color": _vertices,
+    "isomorphic_strings": _relettered("words"),
     "jugs": _shuffled("puzzle", "jug_capacities"),
     "knights_knaves": _inhabitants,
     "leg_counting": _other("animals", lambda animals: dict(reversed(animals.items()))),
     "maze": _way_back,
+    "palindrome_partitioning": _relettered("string"),
     "propositional_logic": _premises,
     "ransom_note": _relettered("ransom_note", "magazine"),
     "rectangle_count": _other("puzzle", lambda text: "\n \n" + textwrap.indent(text, "    ")),

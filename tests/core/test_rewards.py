@@ -147,11 +147,13 @@ def test_bad_rewards_are_refused(spec: Any, message: str) -> None:
         resolve_rewards(spec)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, None, "1", [1.0], 1j, np.array([1.0, 2.0])])
+@pytest.mark.parametrize(
+    "value", [math.nan, math.inf, None, "1", [1.0], 1j, np.array([1.0, 2.0]), 10**400, 1e308, -2e100]
+)
 def test_a_reward_must_be_a_finite_number(value: Any) -> None:
-    """The error names the reward and the rollout."""
+    """The error names the reward and the rollout. Sums of numbers above 1e100 might overflow."""
     rollout = r"task leg_counting, answer '12', completion 'so <ans"
-    with pytest.raises(RewardError, match=rf"reward 'bad' returned .*{rollout}"):
+    with pytest.raises(RewardError, match=rf"reward 'bad' returned .*not a finite number.*{rollout}"):
         WeightedReward("bad", lambda: value, 1.0).value(make(), {})
     with pytest.raises(RewardError, match=rf"'brevity': the server reported no usage.*{rollout}"):
         WeightedReward("brevity", get_reward("brevity"), 1.0).value(make(tokens=None), {})

@@ -139,21 +139,25 @@ def test_invalid_items(own_sums: Path, item: object, message: str) -> None:
     assert "\n" not in str(raised.value)
 
 
-def test_an_invalid_item_ends_the_build(write: Write) -> None:
-    """The error comes from the process that draws the items."""
-    assert ITEM in TASK
-    import_user_code([str(write("own_items.py", TASK.replace(ITEM, "None")))])
-    with pytest.raises(InputError, match=r"^task 'own_sums' \(own_items\.Sums\): an item must be a dict"):
-        build_rows("own_sums", "train", 4, seed=0, cache=False)
-
-
-def test_items_that_depend_on_earlier_draws_are_refused(write: Write) -> None:
-    """Another process would draw different items."""
-    text = TASK.replace("rng = Random(self.seed + index)", "rng = self.rng").replace(
-        "size=config.size)", "size=config.size)\n        self.rng = Random(config.seed)"
-    )
-    import_user_code([str(write("own_stream.py", text))])
-    with pytest.raises(InputError, match="task 'own_sums': item 0 differs when drawn again; an item must"):
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({ITEM: "None"}, r" \(own_bad_items\.Sums\): an item must be a dict"),
+        (
+            {"Random(self.seed + index)": "self.rng", "size=config.size)": "size=config.size); self.rng = Random(1)"},
+            ": item 0 differs when drawn again; an item must",
+        ),
+    ],
+)
+def test_bad_items_end_the_build(write: Write, changes: dict[str, str], message: str) -> None:
+    """The error comes from the process that draws the items. An item that depends on earlier draws would be different
+    in another process."""
+    text = TASK
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    import_user_code([str(write("own_bad_items.py", text))])
+    with pytest.raises(InputError, match=f"^task 'own_sums'{message}"):
         build_rows("own_sums", "train", 4, seed=0, cache=False)
 
 

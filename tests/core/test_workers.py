@@ -6,7 +6,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def pool(folder: Path) -> Iterator[WorkerPool]:
-    with WorkerPool("worker_targets:do", workers=1, wall_s=0.5, memory_mb=256, warmup="worker_targets:warm") as pool:
+    with WorkerPool("worker_targets:do", workers=1, wall_s=20, memory_mb=256, warmup="worker_targets:warm") as pool:
         yield pool
 
 
@@ -73,16 +72,12 @@ def test_output_is_discarded(pool: WorkerPool, capfd: pytest.CaptureFixture[str]
     assert capfd.readouterr() == ("", "")
 
 
-def test_large_arguments() -> None:
-    """Arguments of 10 MB are accepted; more than `MAX_REQUEST_BYTES` is refused."""
-    with WorkerPool("worker_targets:do", workers=1, wall_s=10) as pool:
-        assert value_of(pool.call("length", "x" * 10_000_000)) == 10_000_000
-        with pytest.raises(InputError, match=r"arguments for worker_targets:do are too large: 16777\d\d\d bytes"):
-            pool.call("length", "x" * MAX_REQUEST_BYTES)
-
-
-def test_arguments_must_be_json(pool: WorkerPool) -> None:
-    """Such arguments are the caller's mistake, so the call raises an error instead of returning an outcome."""
+def test_arguments_must_be_json_of_limited_size(pool: WorkerPool) -> None:
+    """Arguments of 10 MB are accepted. Larger ones, and values that JSON lacks, are the caller's mistake, so the call
+    raises an error instead of returning an outcome."""
+    assert value_of(pool.call("length", "x" * 10_000_000)) == 10_000_000
+    with pytest.raises(InputError, match=r"arguments for worker_targets:do are too large: 16777\d\d\d bytes"):
+        pool.call("length", "x" * MAX_REQUEST_BYTES)
     for argument in ({1, 2}, object(), b"bytes", [10**5000]):
         with pytest.raises(InputError, match="arguments for worker_targets:do cannot be encoded as JSON"):
             pool.call("echo", argument)
@@ -192,26 +187,16 @@ def test_forged_replies(pool: WorkerPool, data: str) -> None:
 
 
 @pytest.mark.parametrize("action", [("sleep", 60), ("spin",)])
-def test_hanging_calls_are_killed_on_time(pool: WorkerPool, action: tuple[Any, ...]) -> None:
-    """This includes a target that never releases the GIL."""
-    pid = value_of(pool.call("pid"))
-    begin = time.monotonic()
-    outcome = pool.call(*action)
-    assert (outcome.status, outcome.detail) == ("timed_out", "killed after 0.5 s")
-    assert 0.5 <= time.monotonic() - begin < 0.9
-    assert stat_of(pid) == ""
-    assert value_of(pool.call("echo", 1)) == [1]
-
-
-def test_the_spare_saves_the_import(folder: Path) -> None:
-    """After a kill, the next call does not wait for a new worker to import the target."""
-    (folder / "slow_target.py").write_text("import time\ntime.sleep(0.6)\nsleep = time.sleep\n", encoding="utf-8")
-    with WorkerPool("slow_target:sleep", workers=1, wall_s=0.2) as pool:
-        time.sleep(0.3)  # the spare starts with the other worker, but may be ready slightly later
-        assert pool.call(60).status == "timed_out"
+def test_hanging_calls_are_killed_on_time(action: tuple[Any, ...]) -> None:
+    """This includes a target that never releases the GIL. The next call gets the spare, which started before the kill
+    and has imported the target, instead of a new worker."""
+    with WorkerPool("worker_targets:do", workers=1, wall_s=1) as pool:
+        pid, known = value_of(pool.call("pid")), pids_of(pool)
         begin = time.monotonic()
-        assert pool.call(0).status == "ok"
-        assert time.monotonic() - begin < 0.4
+        assert pool.call(*action) == Outcome("timed_out", None, "killed after 1 s")
+        assert 1 <= time.monotonic() - begin < 30
+        assert stat_of(pid) == ""
+        assert value_of(pool.call("pid")) in known
 
 
 def test_workers_that_end(pool: WorkerPool) -> None:
@@ -234,24 +219,19 @@ def test_workers_killed_in_a_call(pool: WorkerPool) -> None:
 
 
 def test_a_thousand_calls_while_workers_are_killed() -> None:
-    """Every 50 ms, a worker is killed, possibly one that is starting. Every call returns, and the pool keeps
+    """At every fortieth call, a worker is killed, possibly one that is starting. Every call returns, and the pool keeps
     working."""
-    over, before = threading.Event(), len(os.listdir("/dev/fd"))
-    killed: set[int] = set()
+    before, killed = len(os.listdir("/dev/fd")), set[int]()
+    with WorkerPool("worker_targets:do", workers=2, wall_s=30) as pool, ThreadPoolExecutor(8) as threads:
 
-    def kill(pool: WorkerPool) -> None:
-        while not over.wait(0.05):
-            pid = random.choice(pids_of(pool))
-            killed.add(pid)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
+        def call(number: int) -> str:
+            if number % 40 == 0:
+                killed.add(pid := random.choice(pids_of(pool)))
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+            return pool.call("sleep", 0.002).status
 
-    with WorkerPool("worker_targets:do", workers=2, wall_s=5) as pool, ThreadPoolExecutor(8) as threads:
-        killer = threading.Thread(target=kill, args=(pool,))
-        killer.start()
-        statuses = [outcome.status for outcome in threads.map(lambda _: pool.call("sleep", 0.002), range(1000))]
-        over.set()
-        killer.join()
+        statuses = list(threads.map(call, range(1000)))
         assert set(statuses) <= {"ok", "died"}
         assert statuses.count("ok") > 900
         assert len(killed) > 3
@@ -265,14 +245,14 @@ def test_children_die_with_their_worker(folder: Path) -> None:
     code = "import subprocess, time\nchild = subprocess.Popen(['sleep', '60'])\n"
     code += "def pid(s): time.sleep(s); return child.pid"
     (folder / "parents.py").write_text(code, encoding="utf-8")
-    with WorkerPool("parents:pid", workers=1, wall_s=0.3) as pool:
+    with WorkerPool("parents:pid", workers=1, wall_s=1) as pool:
         first = value_of(pool.call(0))
         assert is_running(first)
         assert pool.call(60).status == "timed_out"
-        assert until(lambda: not is_running(first))
+        assert until(lambda: not is_running(first), 30)
         second = value_of(pool.call(0))
         assert is_running(second)
-    assert until(lambda: not is_running(second))
+    assert until(lambda: not is_running(second), 30)
 
 
 # How pools start and end, and what must not be left behind
@@ -282,27 +262,16 @@ def test_closing_ends_everything() -> None:
     """Running and waiting calls raise an error, no process remains, not even as a zombie, and the pool cannot be used
     again."""
     pool = WorkerPool("worker_targets:do", workers=2, wall_s=60)
-    errors: list[BaseException] = []
-
-    def call() -> None:
-        try:
-            pool.call("sleep", 60)
-        except RGEnvError as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=call) for _ in range(5)]
-    for thread in threads:
-        thread.start()
-    time.sleep(0.2)
-    pids = pids_of(pool)
-    assert len(pids) == 3
-    begin = time.monotonic()
-    pool.close()
-    assert time.monotonic() - begin < 1
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(5) as threads:
+        calls = [threads.submit(pool.call, "sleep", 60) for _ in range(5)]
+        assert until(lambda: len(pool._idle) == 1, 30)  # two calls run, and only the spare is left
+        pids = pids_of(pool)
+        begin = time.monotonic()
+        pool.close()
+        assert time.monotonic() - begin < 30
+        errors = [call.exception() for call in calls]
+    assert all(isinstance(error, RGEnvError) for error in errors)
     assert {str(error) for error in errors} == {"the worker pool for worker_targets:do is closed"}
-    assert len(errors) == 5
     assert [stat_of(pid) for pid in pids] == ["", "", ""]
     assert not os.path.exists(pool._folder)
     pool.close()
@@ -338,7 +307,7 @@ def test_pools_that_cannot_start(folder: Path, options: dict[str, Any], error: t
 
 
 def test_nothing_outlives_a_killed_parent(folder: Path) -> None:
-    """Idle workers and spares end at once, and a hanging one soon after its limit, even if a forked child of the parent
+    """Idle workers and spares end, and so does a hanging one after its limit, even if a forked child of the parent
     lives on."""
     code = """
 threading.Thread(target=pool.call, args=("spin",), daemon=True).start()
@@ -354,8 +323,7 @@ time.sleep(60)
     with script(folder, code) as (process, (child, *pids)):
         assert len(pids) == 3
         process.kill()
-        assert until(lambda: sum(map(is_running, pids)) <= 1, 1.0)
-        assert until(lambda: not any(map(is_running, pids)), 3.0)
+        assert until(lambda: not any(map(is_running, pids)), 30)
         assert is_running(child)
         os.kill(child, signal.SIGKILL)
 
@@ -370,7 +338,7 @@ pool.call("sleep", 60)
     with script(folder, code, wall_s=60) as (process, pids):
         time.sleep(0.2)
         os.killpg(process.pid, signal.SIGINT)
-        _, stderr = process.communicate(timeout=10)
+        _, stderr = process.communicate(timeout=60)
         assert stderr.count("Traceback") == stderr.count("KeyboardInterrupt") == 1
         assert [stat_of(pid) for pid in pids] == [""] * 3
 
@@ -390,5 +358,5 @@ _, status = os.waitpid(child, 0)
 print(status, int(pool.call("echo", 1).status == "ok"), flush=True)
 """
     with script(folder, code) as (process, printed):
-        _, stderr = process.communicate(timeout=10)
+        _, stderr = process.communicate(timeout=60)
         assert (printed, stderr) == ([0, 1], "")

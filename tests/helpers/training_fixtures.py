@@ -77,28 +77,10 @@ def make_trainer(model: Any, tokenizer: Any, make_env: Any, make_args: Any) -> C
     """Return a function that makes a trainer, with the constructor's keywords and fields of `GRPOConfig`."""
     from rg_env.training import GRPOTrainer
 
-    def make(
-        *,
-        env: Any = None,
-        model: Any = model,
-        callbacks: Any = None,
-        optimizers: Any = (None, None),
-        peft_config: Any = None,
-        engine: Any = "embedded",
-        curriculum: Any = None,
-        **fields: Any,
-    ) -> Any:
-        return GRPOTrainer(
-            model=model,
-            env=env or make_env(),
-            args=make_args(**fields),
-            processing_class=tokenizer,
-            callbacks=callbacks,
-            optimizers=optimizers,
-            peft_config=peft_config,
-            engine=engine,
-            curriculum=curriculum,
-        )
+    def make(*, env: Any = None, model: Any = model, **given: Any) -> Any:
+        names = ("callbacks", "optimizers", "peft_config", "engine", "curriculum")
+        own = {name: given.pop(name) for name in names if name in given}
+        return GRPOTrainer(model, env or make_env(), make_args(**given), tokenizer, **own)
 
     return make
 

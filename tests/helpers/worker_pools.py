@@ -36,7 +36,6 @@ def pid(): return os.getpid()
 def length(text): return len(text)
 def sleep(seconds): time.sleep(seconds)
 def fail(text): raise ValueError(text)
-def leave(): raise SystemExit(0)
 def end(code): os._exit(code)
 def die(pids): os.getpid() in pids and os.killpg(0, 9)
 def no_json(): return {1, 2}
@@ -91,7 +90,7 @@ def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> bool:
 
 
 def pids_of(pool: WorkerPool) -> list[int]:
-    return [worker.process.pid for worker in pool._all]
+    return [worker.process.pid for worker in list(pool._all)]
 
 
 def value_of(outcome: Outcome) -> Any:
