@@ -20,7 +20,7 @@ from jinja2 import Environment, StrictUndefined
 
 from rg_env.core.config.files import Document, is_config_file, read_config
 from rg_env.core.config.yaml12 import to_yaml
-from rg_env.core.text import counted, without_controls
+from rg_env.core.text import counted, reason_of, without_controls
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.evaluation.load import load_eval_config
 from rg_env.inference.vllm.command import guessed_sizes, parallel_sizes, serve_command
@@ -172,8 +172,7 @@ def write_script(script: str, file: Path, *, force: bool = False) -> None:
     except FileExistsError as error:
         raise OutputFolderError(f"{file} exists: choose another --output, or overwrite it with --force") from error
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise OutputFolderError(f"cannot write {str(file)!r}: {reason}") from error
+        raise OutputFolderError(f"cannot write {str(file)!r}: {reason_of(error)}") from error
 
 
 def _is_evaluation(job: SlurmJob, document: Document) -> bool:

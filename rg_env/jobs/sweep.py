@@ -30,13 +30,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
 from rg_env.core.config import yaml12
-from rg_env.core.config.files import COMMAND_LINE, Document, leaves, overridden, read_config
+from rg_env.core.config.files import COMMAND_LINE, Document, leaves, overridden, read_config, without_key
 from rg_env.core.processes import Command, entered
 from rg_env.core.run_folder import RunFolder, damaged, locked, read_yaml, write_aside
 from rg_env.core.text import counted, listed, one_line, short_keys, shortened, shown
@@ -86,10 +87,8 @@ class Sweep:
 
     def base(self) -> dict[str, Any]:
         """Return the resolved config shared by all points, as plain values without the swept keys and `output.dir`."""
-        values = self.configs[0].resolved()
-        for key in (*self.axes, "output.dir"):
-            _remove(values, key.split("."))
-        return values
+        paths = (tuple(key.split(".")) for key in (*self.axes, "output.dir"))
+        return reduce(without_key, paths, self.configs[0].resolved())
 
     def described(self) -> dict[str, Any]:
         """Return the contents of sweep.yaml (the values of each swept key, and the points) as plain values."""
@@ -246,13 +245,6 @@ def _names(points: Sequence[Mapping[str, Any]]) -> list[str]:
         return names
     width = len(str(len(names)))
     return [f"{number:0{width}}_{name}"[:MOST_CHARACTERS] for number, name in enumerate(names, 1)]
-
-
-def _remove(values: Any, path: Sequence[str]) -> None:
-    for key in path[:-1]:
-        values = values.get(key) if isinstance(values, dict) else None
-    if isinstance(values, dict):
-        values.pop(path[-1], None)
 
 
 # Runs and their folder

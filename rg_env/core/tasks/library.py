@@ -91,11 +91,8 @@ def curriculum_levels(task: str) -> dict[str, list[dict[str, Any]]]:
     levels: dict[str, list[dict[str, Any]]] = {}
     for name, attribute in module.create_curriculum(task).attributes.items():
         assert attribute.default_level == 0, "rg_env.core.tasks.task_table assumes level 0 for unnamed attributes"
-        fields = (
-            [attribute.field_name]
-            if hasattr(attribute, "field_name")
-            else [attribute.lower_field_name, attribute.upper_field_name]
-        )
+        names = ("field_name", "lower_field_name", "upper_field_name")  # of a scalar, or of a range
+        fields = [getattr(attribute, each) for each in names if hasattr(attribute, each)]
         levels[name] = []
         for level in range(len(attribute.levels)):
             curriculum = module.create_curriculum(task)
@@ -132,10 +129,8 @@ def task_config(task: str, config: Mapping[str, Any], **rows: int) -> Any:
 
 def bad_options(task: str, config: Mapping[str, Any], error: BaseException) -> InputError:
     """Return a one-line `InputError` for options that the library rejected."""
-    if dataset_class(task)[0].__module__.startswith("reasoning_gym."):
-        reason = reason_of(error)
-    else:
-        reason = user_error(error)
+    is_library = dataset_class(task)[0].__module__.startswith("reasoning_gym.")
+    reason = reason_of(error) if is_library else user_error(error)
     options = json.dumps(dict(config), default=to_plain)
     return InputError(f"task {task!r} does not work with config {options}: {reason}")
 
