@@ -84,10 +84,10 @@ class Document:
 def without_key(values: Mapping[str, Any], path: Keys) -> dict[str, Any]:
     """Return a copy of nested mappings without the value at `path`. If an earlier value on the path is not a mapping,
     remove that value instead."""
-    rest = {key: value for key, value in values.items() if key != path[0]}
-    if path[1:] and isinstance(values.get(path[0]), Mapping):
-        rest[path[0]] = without_key(values[path[0]], path[1:])
-    return rest
+    first = values.get(path[0])
+    if path[1:] and isinstance(first, Mapping):
+        return {**values, path[0]: without_key(first, path[1:])}
+    return {key: value for key, value in values.items() if key != path[0]}
 
 
 def is_config_file(name: str) -> bool:
