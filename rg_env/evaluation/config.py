@@ -10,12 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from rg_env.core.config import parsing
-from rg_env.core.config.parsing import (
-    Positive,
-    Section,
-    Text,
-    named,
-)
+from rg_env.core.config.parsing import Positive, Section, Text, named
 from rg_env.core.data.splits import SplitBy
 from rg_env.core.data.user_rows import DataConfig
 from rg_env.core.run_folder import RunFolder, checkpoint_step, is_missing_folder

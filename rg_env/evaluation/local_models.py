@@ -33,7 +33,7 @@ class LocalModel:
     encoder: PromptEncoder
 
     def replies(self, requests: Sequence[ChatRequest]) -> Iterator[list[tuple[int, Reply]]]:
-        """Yield batches of (request index, reply) pairs.
+        """Yield batches of (request index, reply) pairs. Prompts must fit in the context (see `check_fits`).
 
         The engine would form the same batches if it received all requests at once, so batching here does not change the
         answers. Errors raised by the engine are propagated.
@@ -46,32 +46,13 @@ class LocalModel:
                 reason = f"the chat template rejects these messages: {reason_of(error)}"
                 yield [(number, Reply(error=reason))]
                 continue
-            if len(ids) + (sampling.max_tokens or 1) > self.engine.max_context:
-                reason = f"{len(ids)} prompt tokens and max_tokens={sampling.max_tokens} exceed the context length"
-                yield [(number, Reply(error=reason))]
-                continue
             by_sampling.setdefault(sampling, []).append((ids, number))
         for sampling, prompts in by_sampling.items():
             prompts.sort(key=lambda each: (len(each[0]), each[0]))
             size = self.engine.max_batch_size
             for batch in (prompts[start : start + size] for start in range(0, len(prompts), size)):
-                replies = self._generate([ids for ids, _ in batch], sampling)
+                replies = generated(self.engine, self.encoder, [ids for ids, _ in batch], sampling)
                 yield [(number, reply) for (_, number), reply in zip(batch, replies, strict=True)]
-
-    def _generate(self, prompts: list[list[int]], sampling: Sampling) -> list[Reply]:
-        completions = self.engine.generate(prompts, sampling)
-        texts = self.encoder.decode([each.token_ids for each in completions], frozenset(self.engine.end_ids))
-        return [
-            Reply(
-                text,
-                truncated=each.finish_reason == "length",
-                prompt_tokens=len(ids),
-                completion_tokens=len(each.token_ids),
-                token_ids=each.token_ids,
-                logprobs=each.logprobs,
-            )
-            for ids, each, text in zip(prompts, completions, texts, strict=True)
-        ]
 
     def check_fits(self, label: str, prompts: Iterable[Any], max_tokens: int | None) -> None:
         """Raise `InputError` if the longest prompt and `max_tokens` together exceed the context length."""
@@ -83,6 +64,23 @@ class LocalModel:
                 f"{self.name} has a context of {self.engine.max_context} tokens, and the longest prompt from {label} "
                 f"has {longest}; {fix}"
             )
+
+
+def generated(engine: Engine, encoder: PromptEncoder, prompts: list[list[int]], sampling: Sampling) -> list[Reply]:
+    """Generate one reply per prompt (token ids), in order. Errors raised by the engine are propagated."""
+    completions = engine.generate(prompts, sampling)
+    texts = encoder.decode([each.token_ids for each in completions], frozenset(engine.end_ids))
+    return [
+        Reply(
+            text,
+            truncated=each.finish_reason == "length",
+            prompt_tokens=len(ids),
+            completion_tokens=len(each.token_ids),
+            token_ids=each.token_ids,
+            logprobs=each.logprobs,
+        )
+        for ids, each, text in zip(prompts, completions, texts, strict=True)
+    ]
 
 
 @asynccontextmanager

@@ -85,10 +85,12 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
         _check_complete(run)
         sources = {name: ModelSource.of(config, name) for name in config.models}
         results = results_of(answer_sets, sources, notes=[*notes, *changes])
+        from rg_env.evaluation.plots.results import plot_results
+
         try:
             for name, file in write_results(results, folder).items():
                 kind, shown = ("comparison", results.of_task(name)) if name else ("summary", results)
-                _plot(shown, file.with_name(f"{kind}_{file.stem.removeprefix('results_')}.png"))
+                plot_results(shown, file.with_name(f"{kind}_{file.stem.removeprefix('results_')}.png"))
         except FileNotFoundError as error:
             raise OutputFolderError(
                 f"cannot write {error.filename}: {error.strerror}; fix the problem and resume with "
@@ -392,12 +394,6 @@ def _print_notes(run: EvaluationRun) -> None:
         print(f"{ROLLOUTS} has {counted(run.unmatched, 'rollout')} for other questions (not counted)")
     for name, others in run.answered_as.items():
         print(f"{name}: the server reports the model as {', '.join(one_line(each) for each in sorted(others)[:3])}")
-
-
-def _plot(results: Results, file: Path) -> None:
-    from rg_env.evaluation.plots.results import plot_results
-
-    plot_results(results, file)
 
 
 class Bars(Progress):

@@ -57,11 +57,7 @@ class ModelSource:
         return cls(model.model, kind, local_engine(config), model.price)
 
 
-def results_of(
-    answer_sets: Sequence[TaskAnswers],
-    models: Mapping[str, ModelSource],
-    **fields: Any,
-) -> Results:
+def results_of(answer_sets: Sequence[TaskAnswers], models: Mapping[str, ModelSource], **fields: Any) -> Results:
     """Compute the results once all answers are available. `fields` contains other fields of `Results`.
 
     Raises:

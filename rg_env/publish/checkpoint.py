@@ -22,13 +22,7 @@ from rg_env.core.text import one_line
 from rg_env.errors import InputError
 from rg_env.evaluation.results import read_evaluations
 from rg_env.tiny import POLICY_DIR, TINY
-from rg_env.training.checkpointing.files import (
-    ADAPTER,
-    WEIGHTS,
-    read_shapes,
-    saved_step,
-    weight_files,
-)
+from rg_env.training.checkpointing.files import ADAPTER, WEIGHTS, read_shapes, saved_step, weight_files
 
 Kind = Literal["adapter", "deepspeed", "plain"]
 """Format of a checkpoint: LoRA adapters, DeepSpeed shards, or complete weights."""

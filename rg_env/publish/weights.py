@@ -106,7 +106,4 @@ def _deepspeed(folder: Path) -> tuple[str, StateDict]:
     return f"ZeRO-{int(shards[0]['zero_stage'])} shards of {counted(len(shards), 'process')}", found
 
 
-_READERS: dict[Kind, Callable[[Path], tuple[str, StateDict]]] = {
-    "plain": _plain,
-    "deepspeed": _deepspeed,
-}
+_READERS: dict[Kind, Callable[[Path], tuple[str, StateDict]]] = {"plain": _plain, "deepspeed": _deepspeed}

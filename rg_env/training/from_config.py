@@ -103,9 +103,8 @@ def evaluation_plan(config: TrainConfig) -> "EvaluationPlan":
     label."""
     from rg_env.training.evaluation import EvaluationPlan
 
-    environments = [*config.evaluation_environments()]
-    held_out = tuple(env for label, env in environments if label is None)
-    labelled: dict[str, Environment] = {label: env for label, env in environments if label is not None}
+    labelled: dict[Any, Environment] = dict(config.evaluation_environments())
+    held_out = (labelled.pop(None),) if None in labelled else ()
     when_and_how = config.evaluation.model_dump(include=set(EvaluationSettings.model_fields))
     return EvaluationPlan(held_out=held_out, labelled=labelled, **when_and_how)
 

@@ -36,6 +36,7 @@ from rg_env.core.grading.scoring import Rollout
 from rg_env.core.rewards import Scored, record_of, think_format
 from rg_env.core.text import counted
 from rg_env.errors import InputError, TrainingError
+from rg_env.evaluation.local_models import generated
 from rg_env.inference.protocol import Engine, PromptEncoder, Sampling
 from rg_env.training.algorithms.loss import equal_rewards
 
@@ -243,17 +244,10 @@ class RolloutSampler:
         """
         start = time.monotonic()
         prompts = [self.encoder(row["prompt"]) for row in rows]
-        completions = self._engine.generate(prompts, sampling)
-        texts = self.encoder.decode([each.token_ids for each in completions], frozenset(self._engine.end_ids))
+        replies = generated(self._engine, self.encoder, prompts, sampling)
         rollouts = [
-            self.env.rollout(
-                row,
-                text,
-                token_ids=completion.token_ids,
-                logprobs=completion.logprobs,
-                truncated=completion.finish_reason == "length",
-            )
-            for row, text, completion in zip(rows, texts, completions, strict=True)
+            self.env.rollout(row, each.text, token_ids=each.token_ids, logprobs=each.logprobs, truncated=each.truncated)
+            for row, each in zip(rows, replies, strict=True)
         ]
         with self.scoring:
             scored = self.env.score(rollouts)

@@ -232,8 +232,11 @@ def train(
     on_all, main = trainer.accelerator, trainer.accelerator.is_main_process
     checkpoint = None if resume is None else on_main(on_all, lambda: _checkpoint(trainer, resume))
     first = 0 if checkpoint is None else saved_step(checkpoint) or 0
-    if resume == AUTO and first == trainer.args.max_steps and (complete := _complete_results(trainer, first)):
-        return complete if main else {}
+    if resume == AUTO and first == trainer.args.max_steps:
+        run = RunFolder(trainer.output_dir)
+        if complete := on_main(on_all, lambda: final_results(run, first)):
+            print_once(f"{run.path} is complete, at step {first} of {first}; increase max_steps to continue")
+            return complete if main else {}
     fixed_evaluation = FixedEvaluation(trainer, evaluation or EvaluationPlan())
     folder, settings, logging = RunFolder.create(trainer.output_dir), settings or {}, logging or LoggingConfig()
     if checkpoint is not None:
@@ -289,15 +292,6 @@ def train(
             on_main(on_all, lambda: None)
         raise failure
     return results
-
-
-def _complete_results(trainer: GRPOTrainer, step: int) -> dict[str, Any] | None:
-    """Return the results of a run that is complete at `step`, or None."""
-    run = RunFolder(trainer.output_dir)
-    complete = on_main(trainer.accelerator, lambda: final_results(run, step))
-    if complete is not None:
-        print_once(f"{run.path} is complete, at step {step} of {step}; increase max_steps to continue")
-    return complete
 
 
 def _monitor(trainer: GRPOTrainer, config: MonitorsConfig | None, say: Callable[[str], Any]) -> MonitorCallback:

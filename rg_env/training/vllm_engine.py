@@ -80,8 +80,7 @@ class Vllm(Engine):
         self.end_ids = end_ids(model, tokenizer)
         self.weights = ModelWeights(model, strategy)
         self._proof = proof[:PROOF_TOKENS]
-        self._seconds = 0.0
-        self._difference: float | None = None
+        self._metrics: dict[str, float] = {}
         self._lock: IO[str] | None = None
         self._transfer: SharedMemoryTransfer | NcclTransfer | None = None  # only the main process has a transfer
 
@@ -170,8 +169,9 @@ class Vllm(Engine):
             failure = error
             self.weights.drain()
         ours = model_logprobs(self._model, self._proof, self._accelerator.device)  # a collective operation with ZeRO-3
-        self._difference = on_main(self._accelerator, lambda: self._prove(failure, ours))
-        self._seconds = time.monotonic() - start
+        difference = on_main(self._accelerator, lambda: self._prove(failure, ours))
+        seconds = time.monotonic() - start
+        self._metrics = {"weight_sync/seconds": seconds, "weight_sync/logprob_difference": difference}
 
     def _prove(self, failure: Exception | None, ours: torch.Tensor) -> float:
         """Return the mean absolute difference between the server's log-probabilities for the probe prompt and `ours`.
@@ -199,10 +199,7 @@ class Vllm(Engine):
             )
 
     def metrics(self) -> dict[str, float]:
-        found = {"weight_sync/seconds": self._seconds}
-        if self._difference is not None:
-            found["weight_sync/logprob_difference"] = self._difference
-        return found
+        return self._metrics
 
     def close(self) -> None:
         """Disconnect from the server, which keeps running and accepts the next trainer."""

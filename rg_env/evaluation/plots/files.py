@@ -23,10 +23,7 @@ from rg_env.evaluation.results import Results, merged, nothing_in, read_results,
 
 
 def plot_files(
-    files: Sequence[Path],
-    output: Path | None = None,
-    title: str | None = None,
-    rename: Sequence[str] = (),
+    files: Sequence[Path], output: Path | None = None, title: str | None = None, rename: Sequence[str] = ()
 ) -> tuple[Path, list[str]]:
     """Draw one plot of all `files`, which must be of the same kind. For a run folder, the plot shows the run's metrics.
     For an evaluation folder, the plot shows the folder's newest results.

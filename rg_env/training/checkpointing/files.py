@@ -72,15 +72,6 @@ def read_shapes(folder: Path, name: str) -> Shapes:
     return found
 
 
-def weights_damage(folder: Path) -> str | None:
-    """Return the reason `folder` does not have readable weights, or None if it does."""
-    try:
-        has_weights = {**read_shapes(folder, ADAPTER), **read_shapes(folder, WEIGHTS)}
-    except InputError as error:
-        return str(error)
-    return None if has_weights else f"it contains neither {WEIGHTS} nor {ADAPTER}"
-
-
 def weights_problem(folder: Path, model: Any) -> str | None:
     """Return the reason the files in `folder` are not the complete, unsharded weights of `model`, or None if they are.
 

@@ -263,9 +263,5 @@ def default_config(policy: "Policy", output_dir: str | Path, **overrides: Any) -
     prompts x 8 rollouts per step.
     """
     given = {name: value for name, value in overrides.items() if value is not None}
-    return GRPOConfig(**{**default_fields(policy.is_tiny), "output_dir": str(output_dir), **given})
-
-
-def default_fields(is_tiny: bool) -> dict[str, Any]:
-    """Return the fields that `default_config` sets, for the tiny policy or for any other model."""
-    return {**TRAINING, "save_steps": 0} if is_tiny else {"save_steps": 100}
+    fields = {**TRAINING, "save_steps": 0} if policy.is_tiny else {"save_steps": 100}
+    return GRPOConfig(**{**fields, "output_dir": str(output_dir), **given})
