@@ -9,5 +9,5 @@ DATA = Path(__file__).parents[1] / "data"
 
 
 def data(name: str) -> Any:
-    """Return the contents of `tests/data/NAME.yaml`."""
+    """Return the contents of the YAML file `name` in `tests/data`."""
     return yaml.safe_load((DATA / f"{name}.yaml").read_text(encoding="utf-8"))

@@ -14,9 +14,10 @@ import openai
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from rg_env.core.prompts import SYSTEM_PROMPT
 from rg_env.inference.embedded.engine import EmbeddedEngine
 from rg_env.inference.protocol import PromptEncoder, Sampling
-from rg_env.tiny import POLICY_DIR, SYSTEM_PROMPT
+from rg_env.tiny import POLICY_DIR
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 START_S = 240

@@ -104,7 +104,7 @@ def test_all_documented_files_exist(main_job: tuple[Path, str]) -> None:
     assert {row["step"] for row in read_lines(run / "rollouts.jsonl")} == set(range(1, steps + 1))
     assert (run / "reward_curve.png").read_bytes().startswith(b"\x89PNG")
     config = yaml.safe_load((run / "config.yaml").read_text())
-    assert config["seed"] == 0
+    assert config["training"]["seed"] == 0
     assert config["training"]["max_steps"] == steps
     assert not list(run.rglob("*.part"))
 
