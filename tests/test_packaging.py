@@ -49,6 +49,7 @@ def test_vf_eval_finds_its_sizes_next_to_the_module(wheel: zipfile.ZipFile) -> N
     assert all(type(size) is int and size > 0 for size in sizes.values())
 
 
+@pytest.mark.slow
 def test_the_environment_works_from_the_wheel_alone(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     """The wheel is unpacked and used by a process without access to the checkout."""
     site = tmp_path / "site"

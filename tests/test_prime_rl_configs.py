@@ -72,6 +72,7 @@ def test_steps_have_whole_groups_and_no_question_is_repeated() -> None:
         assert questions <= sum(SOURCES[source["name"]]["num_train_examples"] for source in TRAIN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOURCES)
 def test_the_rows_can_be_drawn_and_their_prompts_leave_room_for_the_answer(name: str) -> None:
     drawn = rows(SOURCES[name])

@@ -1,5 +1,6 @@
 """Fixes to the library for generation, tested in separate processes because fixes are permanent."""
 
+import pytest
 from run_code import run_code
 
 from rg_env.core.tasks.library_fixes import left_out
@@ -59,6 +60,7 @@ assert all("2024-01-0" in entry["metadata"]["start_time"] for entry in dataset)
     run_code(code)
 
 
+@pytest.mark.slow
 def test_codeio_leaves_out_snippets_that_are_not_reproducible() -> None:
     """Snippets that read clocks, files or entropy are removed, and those that fail give no item."""
     code = """

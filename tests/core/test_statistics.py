@@ -225,6 +225,7 @@ def test_the_p_value_counts_all_ways_to_swap(counts: list[tuple[int, int]]) -> N
     assert found.difference - 1e-9 <= high <= 1
 
 
+@pytest.mark.slow
 def test_equal_models_differ_rarely_and_better_ones_always() -> None:
     """If a model is compared with itself, p is rarely below 0.05, and the interval nearly always includes 0."""
     rng, small, held = random.Random(2), 0, 0

@@ -120,6 +120,7 @@ def test_levels_match_the_librarys_curricula() -> None:
             assert ours == json.loads(json.dumps({key: expected[key] for key in ours}, default=library.to_plain)), task
 
 
+@pytest.mark.slow
 def test_broken_levels_are_broken() -> None:
     """Levels that the table lists as broken by an assertion, or by a lack of questions, are broken in the installed
     library."""

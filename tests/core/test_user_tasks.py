@@ -101,6 +101,7 @@ def test_an_edited_source_gives_new_rows(write: Write, tmp_path: Path) -> None:
     assert rows("kept") == first
 
 
+@pytest.mark.slow
 def test_a_manifest_reveals_edited_tasks(own_sums: Path) -> None:
     """The manifest contains the source's hash. A different hash explains different questions, but is not an error by
     itself."""
@@ -161,6 +162,7 @@ def test_bad_items_end_the_build(write: Write, changes: dict[str, str], message:
         build_rows("own_sums", "train", 4, seed=0, cache=False)
 
 
+@pytest.mark.slow
 def test_python_values_become_json(write: Write) -> None:
     """`score_answer` receives dates, tuples and keys in the metadata as JSON has them. An item may be any mapping."""
     metadata = '{"when": __import__("datetime").date(2024, 5, 1), 1: (2,)}'

@@ -218,6 +218,7 @@ def test_workers_killed_in_a_call(pool: WorkerPool) -> None:
     assert value_of(pool.call("echo", 1)) == [1]
 
 
+@pytest.mark.slow
 def test_a_thousand_calls_while_workers_are_killed() -> None:
     """At every fortieth call, a worker is killed, possibly one that is starting. Every call returns, and the pool keeps
     working."""

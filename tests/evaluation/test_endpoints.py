@@ -91,6 +91,7 @@ def test_an_empty_answer_and_a_refusal_are_answers(
     assert (reply.prompt_tokens, reply.completion_tokens) == (None, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["x<answer>" * 150_000, "<answer>" + "9" * 1_000_000 + "</answer>", "\ud800\0" * 9])
 def test_answers_of_a_megabyte_or_without_characters_are_scored(chat: ChatServer, text: str, tmp_path: Path) -> None:
     """Such answers do not fail, and do not slow down scoring to minutes."""

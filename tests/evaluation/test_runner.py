@@ -189,6 +189,7 @@ def test_a_server_that_never_answers_has_no_result(chat: ChatServer, tmp_path: P
     assert not list(tmp_path.rglob("results*"))
 
 
+@pytest.mark.slow
 def test_resuming_requires_the_same_questions(chat: ChatServer, tmp_path: Path) -> None:
     """Resuming also requires a folder with an undamaged evaluation that no other process writes to, and a new
     evaluation requires an empty folder."""
@@ -256,6 +257,7 @@ def test_a_killed_evaluation_resumes_to_the_same_figures(chat: ChatServer, tmp_p
 # External failures
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_removed_or_renamed_is_reported(chat: ChatServer, tmp_path: Path) -> None:
     """If the folder is removed, the evaluation stops at once, because further answers could not be saved. If it is
     renamed, rollouts are saved in the renamed folder."""
@@ -270,6 +272,7 @@ def test_a_folder_that_is_removed_or_renamed_is_reported(chat: ChatServer, tmp_p
     assert len(chat.requests) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("existed", [False, True])
 def test_a_failed_start_leaves_the_folder_as_it_was(
     chat: ChatServer, existed: bool, tmp_path: Path, rg_env: RgEnv

@@ -144,6 +144,7 @@ def shouts(completion):
 """
 
 
+@pytest.mark.slow
 def test_custom_rewards_are_used_if_their_code_is_imported(run: Path, tmp_path: Path) -> None:
     """Otherwise, a note lists the missing rewards. Imports in the run's config are ignored, because the run may be a
     download."""

@@ -20,7 +20,7 @@ def run_code(
 
 
 def example_module(name: str) -> Any:
-    """Import `examples/NAME.py`, without running it."""
+    """Import the example `name`, without running it."""
     spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     assert spec
     assert spec.loader

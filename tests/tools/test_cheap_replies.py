@@ -65,6 +65,7 @@ def test_no_strategy_copies_the_gold_answer_of_the_row_itself() -> None:
         assert rows.paid(strategy.replies(rows.questions)).strict < 0.1, strategy.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hole", HOLES)
 def test_a_planted_hole_is_found(hole: str) -> None:
     """The reply that is found also scores on held-out rows."""

@@ -134,6 +134,7 @@ def test_advantages_are_from_the_value_head(example: Any, rollouts: Any, model: 
     assert (per_head[0] - per_head[1])[mask].abs().mean() > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

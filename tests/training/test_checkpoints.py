@@ -171,6 +171,7 @@ def test_newer_checkpoints_are_not_overwritten(run: Path, make_trainer: Any) -> 
 # --- saving
 
 
+@pytest.mark.slow
 def test_a_full_disk_loses_nothing(make_trainer: Any, tmp_path: Path) -> None:
     """Whichever file was being written, the previous checkpoint stays complete and the run ends with a one-line
     error."""

@@ -226,6 +226,7 @@ def test_the_resolved_config_loads_to_an_equal_config(base: Path) -> None:
     assert load_train_config("again.yaml") == config
 
 
+@pytest.mark.slow
 def test_a_dry_run_imports_nothing_heavy(base: Path) -> None:
     """Without heavy imports, a dry run takes less than a second."""
     code = (
@@ -260,6 +261,7 @@ def test_keys_with_an_effect_are_not_reported(base: Path, overrides: list[str]) 
     assert without_effect(load_train_config(base, overrides)) == ""
 
 
+@pytest.mark.slow
 def test_a_run_begins_with_its_plan(base: Path) -> None:
     """The first of several processes prints the plan, with the keys that have no effect, before anything is loaded."""
     given = "engine: {port: 1}\ntraining: {max_steps: 40, num_train_epochs: 2}\n"

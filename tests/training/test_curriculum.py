@@ -218,6 +218,7 @@ def built(spec: Any) -> Callable[[int], Any]:
     return lambda n: build_rows(spec, "train", n, 0)
 
 
+@pytest.mark.slow
 def test_a_pool_grows_and_starts_over(env: Any) -> None:
     """All distinct questions occur once, then again from the start; a resumed run wraps around at the same question."""
     printed: list[str] = []

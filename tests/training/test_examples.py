@@ -79,6 +79,7 @@ rewards: {{correctness: 1.0, shows_work: {{weight: 0.2, when: correct, options: 
 """
 
 
+@pytest.mark.slow
 def test_a_config_imports_tasks_and_rewards(tmp_path: Path) -> None:
     """Imported tasks and rewards are available by name; without the import, they are unknown."""
     file = tmp_path / "run.yaml"

@@ -93,6 +93,7 @@ def test_the_results_of_a_plan(
     assert (run / "reward_curve.png").exists()
 
 
+@pytest.mark.slow
 def test_labels_do_not_count_toward_overall_results(
     make_trainer: Any, make_env: Any, unseen: Any, tmp_path: Path
 ) -> None:
@@ -142,6 +143,7 @@ def test_evaluations_do_not_disturb_training(make_trainer: Any, unseen: Any, tmp
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
+@pytest.mark.slow
 def test_held_out_tasks_alone_without_greedy_answers(
     make_trainer: Any, make_env: Any, unseen: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -240,6 +242,7 @@ def test_a_failing_reward_of_a_held_out_task_is_an_error(make_trainer: Any, unse
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_resumed_run_must_evaluate_the_same_questions(make_trainer: Any, make_env: Any, unseen: Any) -> None:
     """Otherwise, the results before and after training could not be compared."""
     train(make_trainer(max_steps=1), evaluation=EvaluationPlan(held_out=[unseen]))
@@ -316,6 +319,7 @@ def test_a_config_determines_the_rows_of_its_plan() -> None:
         assert all(row["prompt"][0]["content"].startswith("Spell!") for row in env.eval_rows)
 
 
+@pytest.mark.slow
 def test_questions_at_other_difficulties_are_never_trained_on() -> None:
     """Such questions come from the evaluation split, so they are neither in the training rows nor drawn later by a
     curriculum at the same difficulty."""

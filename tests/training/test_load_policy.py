@@ -131,6 +131,7 @@ def test_frozen_weights_in_bfloat16_have_adapters_in_float32(make_trainer: Any) 
     assert any(bool(p.any()) for n, p in trainer.model.named_parameters() if "lora_B" in n)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("deepspeed") is None, reason="deepspeed is installed on Linux only")
 def test_the_first_import_of_deepspeed_is_quiet() -> None:
     """DeepSpeed warns of a missing GPU, which would be the first line that a user of `rg_env.training` sees."""

@@ -290,6 +290,7 @@ def test_the_metrics_of_the_rules_are_logged(make_trainer: Any, make_env: Any, t
     assert first["skipped_steps"] == second["skipped_steps"] == 0
 
 
+@pytest.mark.slow
 def test_a_stop_by_a_monitor_exits_with_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The run's config records the settings of the monitors."""
     folder = tmp_path / "run"

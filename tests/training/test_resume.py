@@ -18,6 +18,8 @@ from rg_env.errors import InputError
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, train
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def fresh(make_trainer: Any, tmp_path: Path) -> Callable[..., Any]:
@@ -143,7 +145,6 @@ def test_two_signals_at_once_are_one_request(fresh: Any, tmp_path: Path, event: 
     assert (tmp_path / "run" / f"checkpoint-{results['steps']}").is_dir()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("comes", ["when weights are in", "before they come back", "before the update"])
 def test_ctrl_c_never_corrupts_the_previous_policy(fresh: Any, tmp_path: Path, comes: str) -> None:
     """The run does not end while the previous weights are in the model, or between copying the weights and updating

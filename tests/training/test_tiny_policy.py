@@ -81,6 +81,7 @@ def test_blurts_are_well_formed_and_mostly_wrong(task):
     assert 0.03 < right / len(entries) < 0.25
 
 
+@pytest.mark.slow
 @tasks
 def test_the_two_splits_share_no_question(task):
     """The build uses one split, and its evaluation the other."""

@@ -17,6 +17,7 @@ from rg_env.errors import InputError
 from rg_env.training import EvaluationPlan, train
 from rg_env.training.config.schema import LoggingConfig
 
+pytestmark = pytest.mark.slow
 TENSORBOARD = LoggingConfig(report_to=["tensorboard"])
 
 

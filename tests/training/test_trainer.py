@@ -34,6 +34,7 @@ def history(trainer: Any) -> list[tuple[float, float]]:
     return [(log["reward"], log["loss"], log["grad_norm"]) for log in trainer.state.log_history if "reward" in log]
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_run(make_trainer: Any) -> None:
     """Rewards, losses and gradients depend only on the seed, not on random numbers drawn before."""
     runs = []
