@@ -157,7 +157,7 @@ class ActorCritic(GRPOTrainer):
                 **fit_critic(self.critic, self.critic_optimizer, hidden, returns[mask], options.value_updates),
             }
             state.global_step += 1
-            self.checkpoints.note()
+            self.checkpoints.take_snapshot()
             self.consistent = True
             self.notify("on_step_end")
             self.report({**metrics, "skipped_updates": self.guard.skipped, "step_time": time.monotonic() - start})

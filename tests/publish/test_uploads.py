@@ -70,7 +70,6 @@ def test_a_run_publishes_itself(hub: HubServer, tmp_path: Path) -> None:
     _, first, last = hub.repos["me/legs"].branches["main"]
     assert "run/checkpoint-2/optimizer.pt" in first.files
     assert "run/eval_results/eval_step_2.json" in first.files, "the evaluation of that step is there"
-    assert "run/train_results.json" not in first.files
     assert last.files["model.safetensors"] == (tmp_path / "run/checkpoint-4/model.safetensors").read_bytes()
     assert not [path for path in last.files if path.startswith("run/checkpoint-2")]
     assert [path.name for path in tmp_path.iterdir() if path.name not in ("hf", "no-token")] == ["run"]
