@@ -9,19 +9,21 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rg_env.core.run_folder import adapter_config, base_model
 from rg_env.core.text import reason_of
 from rg_env.errors import InputError, MissingExtraError, install_command
 from rg_env.evaluation.config import EvalConfig, EvalModel
-from rg_env.evaluation.endpoints import Endpoint, endpoint
 from rg_env.evaluation.questions import ChatRequest, Reply
 from rg_env.inference.chat_templates import rejects_system_role
 from rg_env.inference.machine import Machine
 from rg_env.inference.protocol import Engine, PromptEncoder, Sampling
 from rg_env.inference.vllm.server import running_server
 from rg_env.tiny import TINY
+
+if TYPE_CHECKING:
+    from rg_env.evaluation.endpoints import Endpoint
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ async def embedded(name: str, config: EvalConfig) -> AsyncIterator[LocalModel]:
 @asynccontextmanager
 async def served(
     name: str, gpu: str | None, folder: Path, config: EvalConfig, *, folds: bool = False
-) -> AsyncIterator[Endpoint]:
+) -> AsyncIterator["Endpoint"]:
     """Serve a local model with vLLM on `gpu`, or on the CPU if `gpu` is None. The server's log is in `folder`.
 
     Args:
@@ -117,6 +119,8 @@ async def served(
         ServerError: the server does not start.
         MissingExtraError: vLLM is not installed.
     """
+    from rg_env.evaluation.endpoints import endpoint  # imported here because a trainer needs no HTTP client
+
     log, options = folder / f"vllm-{gpu or 'cpu'}.log", config.serving
     async with running_server(name, gpu, log, options.vllm_args, options.start_timeout_s) as (server, served_name):
         ready = await endpoint(EvalModel(model=served_name, url=f"http://{server}/v1"), config)
