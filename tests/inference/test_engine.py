@@ -12,6 +12,7 @@ from model_families import FAMILIES, random_model
 
 from rg_env.errors import EngineError, InputError
 from rg_env.inference.embedded.engine import EmbeddedEngine, Sampler
+from rg_env.inference.embedded.kv_cache import GrowingLayer
 from rg_env.inference.protocol import Completion, PromptEncoder, Sampling
 
 QUESTIONS = ["Now, how many legs if you have 2 dogs?", "1 + 2 =", "Solve for x: 3*x + 4 = 19", "And " * 30 + "2 bees?"]
@@ -92,6 +93,13 @@ def test_long_completions_outgrow_the_first_cache_block(model: Any, tokenizer: A
     (got,) = engine.generate(prompts[1:2], Sampling(max_tokens=200))
     assert len(got.token_ids) == 200
     check_logprobs(model, prompts[1], got)
+
+
+def test_cache_layers_accept_the_arguments_of_any_release() -> None:
+    """transformers 5.24 passes a layer's `update` positional and keyword arguments that 5.19 does not pass."""
+    states = torch.randn(2, 1, 3, 4)
+    keys, values = GrowingLayer(4).update(states, -states, {"sin": states}, position_ids=torch.arange(3))
+    assert torch.equal(keys, states) and torch.equal(values, -states)
 
 
 def test_a_shared_prompt_is_prefilled_once(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:

@@ -156,7 +156,7 @@ class EmbeddedEngine(Engine):
 
         with decoding_attention(self.config) as fast:
             logits = self._forward(ids, valid, valid.cumsum(1) - 1, cache, fast)
-            cache.select(rows)  # repeats each shared prompt for its completions
+            cache.reorder_cache(rows)  # repeats each shared prompt for its completions
             logits, valid = logits[rows], valid[rows]
             position = valid.sum(1)
             valid = torch.cat([valid, valid.new_ones(len(prompts), longest)], dim=1)
@@ -184,7 +184,7 @@ class EmbeddedEngine(Engine):
                     break
                 if left < _SHRINK_AT * len(running):
                     rows = running.nonzero().squeeze(1)
-                    cache.select(rows)
+                    cache.reorder_cache(rows)
                     sampler.keep(rows)
                     tokens, valid, position, limits, active, running = (
                         t[rows] for t in (tokens, valid, position, limits, active, running)

@@ -30,9 +30,10 @@ class GrowingLayer(DynamicLayer):
         """Memory for keys and values, including unused positions."""
 
     def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, cache_kwargs: dict[str, Any] | None = None
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append `(B, kv_heads, new, head_dim)` states, and return all states so far, as views."""
+        """Append `(B, kv_heads, new, head_dim)` states, and return all states so far, as views. Other arguments, which
+        differ between transformers releases, are ignored."""
         start, self.length = self.length, self.length + key_states.shape[-2]
         if not self.is_initialized:
             self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
@@ -53,9 +54,9 @@ class GrowingLayer(DynamicLayer):
         new[:, :, :used] = states[:, :, :used]
         return new
 
-    def select(self, rows: torch.Tensor) -> None:
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Keep only these rows of the batch. A row may be repeated."""
-        self.stores = [self._copied(store[rows, :, : self.length], self.length) for store in self.stores]
+        self.stores = [self._copied(store[beam_idx, :, : self.length], self.length) for store in self.stores]
         self.keys, self.values = (store[:, :, : self.length] for store in self.stores)
 
     def get_seq_length(self) -> int:
@@ -68,10 +69,6 @@ class GrowingCache(Cache):
 
     def __init__(self, config: PretrainedConfig, capacity: int):
         super().__init__(layers=[GrowingLayer(capacity) for _ in range(config.num_hidden_layers)])
-
-    def select(self, rows: torch.Tensor) -> None:
-        for layer in self.layers:
-            layer.select(rows)
 
 
 def _grouped_sdpa(
