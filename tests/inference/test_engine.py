@@ -99,7 +99,8 @@ def test_cache_layers_accept_the_arguments_of_any_release() -> None:
     """transformers 5.24 passes a layer's `update` positional and keyword arguments that 5.19 does not pass."""
     states = torch.randn(2, 1, 3, 4)
     keys, values = GrowingLayer(4).update(states, -states, {"sin": states}, position_ids=torch.arange(3))
-    assert torch.equal(keys, states) and torch.equal(values, -states)
+    assert torch.equal(keys, states)
+    assert torch.equal(values, -states)
 
 
 def test_a_shared_prompt_is_prefilled_once(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
