@@ -36,8 +36,10 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
     env = config.environment(start.rows)
     # The trainer also checks prompts, but only after the weights have been loaded, which can take minutes.
     check_prompts(prompt_lengths(env, encoder), config.training.max_prompt_length)
+    # This connects the processes. With FSDP2, only connected processes leave the loading of weights to one process.
+    folder = choose_folder(start.folder, "run", resume)
     policy = load_policy(config.model.name, attention=config.model.attention, dtype=config.model.dtype)
-    trainer = make_trainer(config, policy, env, choose_folder(start.folder, "run", resume))
+    trainer = make_trainer(config, policy, env, folder)
     return train(
         trainer,
         config=config,

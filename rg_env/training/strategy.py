@@ -273,7 +273,8 @@ class FullySharded(DataParallel):
         return model
 
     def _backward(self, loss_of: LossOf, part: Any, updating: Updating, is_last: bool) -> torch.Tensor:
-        self._model.set_requires_gradient_sync(is_last)
+        # Gradients are reduced and sharded after each micro-batch (torch's default). Otherwise, each process would keep
+        # the whole gradient between micro-batches.
         loss = loss_of(part)
         self._model.unshard()  # needed for the head, which `logprobs` recomputes in the backward pass without its hooks
         (loss / self._accelerator.gradient_accumulation_steps).backward()

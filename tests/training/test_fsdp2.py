@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from process_scripts import WITHIN_S, accelerate, run_script, torchrun
+from process_scripts import CONFIGS, WITHIN_S, accelerate, run_script, torchrun
 from safetensors.torch import load_file
 
 SCRIPT = """
 from torch.distributed.tensor import DTensor
+from rg_env.training import from_config, load_train_config
 from rg_env.training.weight_sync import ModelWeights
 
 GRPOTrainer._make_engine = lambda self, *_: Sampled(self.processing_class.eos_token_id)
@@ -31,15 +32,42 @@ def make(folder, **fields):
     return GRPOTrainer(policy.model, env, args, policy.tokenizer, engine="vllm", peft_config=lora or None)
 
 
+class Loaded(Exception):
+    pass
+
+
+def loaded_weights():  # this process's weights before `rg-env train` creates its trainer
+    def stop(config, policy, env, folder):
+        raise Loaded(float(policy.model.get_input_embeddings().weight.abs().sum()))
+
+    make_trainer, from_config.make_trainer = from_config.make_trainer, stop
+    try:
+        from_config.run_config(load_train_config(OPTIONS["config"], ["output.dir=unused"]))
+    except Loaded as loaded:
+        return loaded.args[0]
+    finally:
+        from_config.make_trainer = make_trainer
+
+
 def main():
-    trainer = make("run")
     sharded = os.environ.get("ACCELERATE_USE_FSDP") == "true"
+    assert (loaded_weights() > 0) is (RANK == "0"), "only the main process loads the weights"
+    trainer = make("run")
+    loss_of, shards = trainer._loss, []
+
+    def watched(part):  # gradients are sharded after each micro-batch
+        shards.append([isinstance(each.grad, DTensor) for each in trainer.model.parameters() if each.requires_grad])
+        return loss_of(part)
+
+    trainer._loss = watched
     parameters = dict(trainer.model.named_parameters())
     assert all(isinstance(each, DTensor) for each in parameters.values()) is sharded
     model = trainer.accelerator.unwrap_model(trainer.model)
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     assert head.weight is embedding.weight
     train(trainer, evaluation=NONE)
+    if sharded:
+        assert all(shards[1]) and not any(shards[0])
     sent = {name: tensor.clone() for name, tensor in ModelWeights(model, trainer.strategy)}
     local = sum(each.to_local().numel() if sharded else each.numel() for each in parameters.values())
     whole = sum(each.numel() for each in parameters.values())
@@ -75,12 +103,18 @@ CASES: dict[str, dict[str, Any]] = {
 @pytest.mark.timeout(2 * WITHIN_S)
 @pytest.mark.parametrize("case", CASES)
 def test_two_processes_train_as_one(case: str, tmp_path: Path) -> None:
-    """Each process holds about half of the weights, updates equal those of one process, whole weights reach a server
-    and a checkpoint, and a resumed run is bit-identical."""
+    """Only one process loads the weights, each process holds about half of the weights and of the gradients (also
+    between micro-batches), updates equal those of one process, whole weights reach a server and a checkpoint, and a
+    resumed run is bit-identical."""
     printed = []
     for name, launcher in (("two", accelerate("fsdp2_cpu.yaml")), ("one", torchrun(1))):
         (tmp_path / name).mkdir()
-        done = run_script(tmp_path / name, launcher, SCRIPT, json.dumps(CASES[case]))
+        done = run_script(
+            tmp_path / name,
+            launcher,
+            SCRIPT,
+            json.dumps({**CASES[case], "config": str(CONFIGS / "train" / "tiny.yaml")}),
+        )
         assert done.returncode == 0, done.stderr[-4000:]
         printed.append(json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{"))))
     two, one = printed
