@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 from rg_env.errors import InputError
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, train
+from rg_env.training.checkpointing.checkpoints import random_numbers, set_random_numbers
 
 pytestmark = pytest.mark.slow
 
@@ -237,3 +238,22 @@ def test_a_custom_scheduler_resumes(fresh: Any, tmp_path: Path) -> None:
     assert [group["lr"] for group in resumed.optimizer.param_groups] == pytest.approx([6.25e-5, 6.25e-6])
     assert logged(tmp_path / "resumed") == logged(tmp_path / "unbroken")[2:]
     assert same_weights(unbroken, resumed)
+
+
+def test_a_run_resumes_with_fewer_visible_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process restores the random state of the GPU that it uses, which may have had another index before. A run that
+    was saved on a GPU also resumes without one."""
+    gpus = [torch.Generator().manual_seed(seed) for seed in (1, 2)]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    cuda: Any = {"_lazy_init": lambda: None, "_lazy_call": lambda call, **_: call(), "device_count": lambda: len(gpus)}
+    for name, value in (*cuda.items(), ("current_device", lambda: len(gpus) - 1)):
+        monkeypatch.setattr(torch.cuda.random, name, value)
+    monkeypatch.setattr(torch.cuda, "default_generators", gpus)
+    state = random_numbers()
+    drawn = torch.rand(4, generator=gpus[1])
+    del gpus[0]
+    gpus[0].manual_seed(3)
+    set_random_numbers(state)
+    assert torch.equal(torch.rand(4, generator=gpus[0]), drawn)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    set_random_numbers(state)

@@ -246,8 +246,8 @@ class Checkpoints:
 
 
 def random_numbers() -> dict[str, Any]:
-    """Return the state of Python's, NumPy's and torch's random number generators in a form that `torch.load` can read
-    with `weights_only=True`."""
+    """Return the state of Python's, NumPy's and torch's random number generators (on a GPU machine, also that of this
+    process's GPU) in a form that `torch.load` can read with `weights_only=True`."""
     numbers: Any = np.random.get_state()
     kind, keys, *rest = numbers
     state = {
@@ -256,7 +256,7 @@ def random_numbers() -> dict[str, Any]:
         "torch": torch.random.get_rng_state(),
     }
     if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.random.get_rng_state_all()
+        state["cuda"] = torch.cuda.get_rng_state()  # other GPUs may be hidden when the run is resumed
     return state
 
 
@@ -266,8 +266,8 @@ def set_random_numbers(state: dict[str, Any]) -> None:
     kind, keys, position, has_gauss, cached = state["numpy"]
     np.random.set_state((kind, keys.numpy().astype(np.uint32), int(position), int(has_gauss), cached))
     torch.random.set_rng_state(state["torch"])
-    if "cuda" in state:
-        torch.cuda.random.set_rng_state_all(state["cuda"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
 
 
 def chosen(resume: str | Path, folder: Path) -> Path | None:
