@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rg_env.core.run_folder import adapter_config, base_model
 from rg_env.core.text import reason_of
 from rg_env.errors import InputError, MissingExtraError, install_command
-from rg_env.evaluation.config import EvalConfig, EvalModel
+from rg_env.evaluation.config import EvalConfig, EvalModel, run_of
 from rg_env.evaluation.questions import ChatRequest, Reply
 from rg_env.inference.chat_templates import rejects_system_role
 from rg_env.inference.machine import Machine
@@ -87,23 +87,36 @@ def generated(engine: Engine, encoder: PromptEncoder, prompts: list[list[int]], 
 
 @asynccontextmanager
 async def embedded(name: str, config: EvalConfig) -> AsyncIterator[LocalModel]:
-    """Load a local model into the embedded engine, and stop generating on exit.
+    """Load a local model into the embedded engine, and stop generating on exit. On a GPU, the model computes in
+    bfloat16, unless its training run did not.
 
     Raises:
         InputError: the model cannot be loaded.
     """
-    from rg_env.inference.embedded.engine import EmbeddedEngine
+    import torch
+
+    from rg_env.inference.embedded.engine import EmbeddedEngine, round_linear_layers
     from rg_env.inference.models import best_device, load_policy, with_adapters
 
     policy = load_policy(base_model(name))
     if adapter_config(name) is not None:
         policy = with_adapters(policy, name)
-    policy.model.to(best_device())
-    engine = EmbeddedEngine(policy.model, policy.tokenizer, seed=config.seed)
+    device = best_device()
+    half = torch.bfloat16 if device == "cuda" and _trained_in_bf16(name) is not False else None
+    if half is not None:
+        round_linear_layers(policy.model, half)
+    policy.model.to(device)
+    engine = EmbeddedEngine(policy.model, policy.tokenizer, seed=config.seed, autocast=half)
     try:
         yield LocalModel(name, engine, PromptEncoder(policy.tokenizer))
     finally:
         engine.cancel()
+
+
+def _trained_in_bf16(model: str) -> bool | None:
+    """Return the value of `bf16` in a model's training run, or None if the run did not record it."""
+    training = run.arguments().get("training") if (run := run_of(model)) else None
+    return training.get("bf16") if isinstance(training, dict) else None
 
 
 @asynccontextmanager

@@ -455,7 +455,15 @@ class GRPOTrainer:
         unwrapped = self.accelerator.unwrap_model(self.model)
         if config.kind == "embedded":
             batch = config.max_batch_size
-            return EmbeddedEngine(unwrapped, self.processing_class, seed=args.seed, max_batch_size=batch)
+            half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.accelerator.mixed_precision)
+            return EmbeddedEngine(
+                unwrapped,
+                self.processing_class,
+                seed=args.seed,
+                max_batch_size=batch,
+                # ZeRO converts the weights instead.
+                autocast=half if self.strategy.sharding == "none" else None,
+            )
         first = (self.env.train_rows or self.env.eval_rows)[0]["prompt"]
         return Vllm(
             self.accelerator,

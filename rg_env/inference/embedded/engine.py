@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rg_env.errors import EngineError, InputError
@@ -30,6 +31,7 @@ from rg_env.inference.protocol import Completion, Engine, Sampling
 _CACHE_BLOCK = 64  # initial cache capacity beyond the prompt, in tokens; it grows as needed
 _SHARED_FROM_HIDDEN = 512  # multi-threaded decoding is faster at this hidden size and above
 _GREEDY_BELOW = 1e-5  # as in vLLM; dividing logits by a lower temperature could overflow
+_CHECK_EVERY = 16  # tokens between checks on an accelerator, because each check waits for the device
 _SHRINK_AT = 0.8  # the batch is compacted when less than this fraction of its rows are still running
 
 
@@ -41,6 +43,8 @@ class EmbeddedEngine(Engine):
         tokenizer: the model's tokenizer, with a chat template.
         max_batch_size: maximum number of sequences decoded concurrently. Larger batches are split.
         seed: sampling seed. None uses torch's global generator.
+        autocast: data type to which autocast casts float32 weights and activations, as in a trainer with mixed
+            precision. None computes in the weights' own data type.
 
     Raises:
         InputError: the tokenizer has no chat template.
@@ -55,9 +59,10 @@ class EmbeddedEngine(Engine):
         *,
         max_batch_size: int = 512,
         seed: int | None = None,
+        autocast: torch.dtype | None = None,
     ):
         require_chat_template(tokenizer)
-        self.model = model
+        self.model, self.autocast = model, autocast
         self.config = model.config.get_text_config(decoder=True)
         self.max_context = self.config.max_position_embeddings
         self.max_batch_size = max_batch_size
@@ -130,7 +135,7 @@ class EmbeddedEngine(Engine):
             if self.model.device.type == "cpu" and self.config.hidden_size < _SHARED_FROM_HIDDEN:
                 torch.set_num_threads(1)
             try:
-                with torch.inference_mode():
+                with self._without_gradients():
                     yield
             except EngineError:
                 raise
@@ -139,6 +144,26 @@ class EmbeddedEngine(Engine):
             finally:
                 self.model.train(training)
                 torch.set_num_threads(threads)
+
+    @contextmanager
+    def _without_gradients(self) -> Iterator[None]:
+        """Within this context, no gradients are recorded, and autocast casts each weight once instead of once per
+        token."""
+        if self.autocast is None:
+            with torch.inference_mode():
+                yield
+            return
+        # Autocast keeps a cast until the outermost autocast context ends, but not in inference mode, and only for
+        # weights that require a gradient.
+        frozen = [each for each in self.model.parameters() if each.is_floating_point() and not each.requires_grad]
+        try:
+            with torch.no_grad(), torch.autocast(self.model.device.type, dtype=self.autocast):
+                for parameter in frozen:
+                    parameter.requires_grad_(True)
+                yield
+        finally:
+            for parameter in frozen:
+                parameter.requires_grad_(False)
 
     def _batch(self, prompts: Sequence[tuple[int, ...]], sampling: Sampling) -> list[Completion]:
         """Generate one batch."""
@@ -152,6 +177,7 @@ class EmbeddedEngine(Engine):
         valid = torch.arange(width, device=device) >= torch.tensor(missing, device=device).unsqueeze(1)
         rooms = [min(sampling.max_tokens or self.max_context, self.max_context - len(prompt)) for prompt in prompts]
         longest = max(rooms)
+        check_every = 1 if device.type == "cpu" else _CHECK_EVERY
         cache = GrowingCache(self.config, width + min(longest, _CACHE_BLOCK))
 
         with decoding_attention(self.config) as fast:
@@ -179,8 +205,8 @@ class EmbeddedEngine(Engine):
                 stops = torch.isin(tokens, ends)
                 stopped[active] |= running & stops
                 running = running & ~stops & (step + 1 < limits)
-                left = int(running.sum())
-                if left == 0:
+                left = len(running) if (step + 1) % check_every else int(running.sum())
+                if left == 0 or step + 1 == longest:
                     break
                 if left < _SHRINK_AT * len(running):
                     rows = running.nonzero().squeeze(1)
@@ -212,7 +238,7 @@ class EmbeddedEngine(Engine):
         output = self.model(
             input_ids=ids,
             attention_mask=mask if fast else mask.long(),
-            position_ids=positions.clamp(min=0),
+            position_ids=positions.clamp(0, self.max_context - 1),  # finished rows may reach the end of the context
             past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,
@@ -225,6 +251,17 @@ def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> froze
     configured = getattr(model.generation_config, "eos_token_id", None)
     ends = set(configured) if isinstance(configured, list | tuple) else {configured}
     return frozenset(int(token) for token in ends | {tokenizer.eos_token_id} if token is not None)
+
+
+def round_linear_layers(model: nn.Module, dtype: torch.dtype) -> None:
+    """Convert the weights of linear layers to `dtype`, to save memory in a model that is not trained. Under autocast,
+    the results do not change, because autocast converts the same weights. An embedding that is tied to the LM head
+    keeps its data type."""
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear):
+            for name, parameter in layer.named_parameters(recurse=False):
+                if parameter.dtype == torch.float32:
+                    setattr(layer, name, nn.Parameter(parameter.detach().to(dtype), requires_grad=False))
 
 
 class Sampler:
@@ -266,7 +303,7 @@ class Sampler:
             logits = self._truncate(logits / self.sampling.temperature)
         logprobs = torch.log_softmax(logits, dim=-1)
         # Inverse-CDF sampling needs one random number per row instead of one per vocabulary entry.
-        cdf = logprobs.exp().cumsum(dim=-1)
+        cdf = logprobs.exp().cumsum_(dim=-1)
         uniform = torch.rand(cdf.shape[0], 1, generator=self.generator, dtype=cdf.dtype, device=cdf.device)
         # With right=True, a token of probability 0 is never selected. The clamp handles rounding at the upper end.
         tokens = torch.searchsorted(cdf, uniform * cdf[:, -1:], right=True).clamp_(max=cdf.shape[1] - 1)

@@ -35,6 +35,8 @@ class GrowingLayer(DynamicLayer):
         """Append `(B, kv_heads, new, head_dim)` states, and return all states so far, as views. Other arguments, which
         differ between transformers releases, are ignored."""
         start, self.length = self.length, self.length + key_states.shape[-2]
+        # Under autocast, rotary embeddings return float32 keys, which attention would cast again for each token.
+        key_states = key_states.to(value_states.dtype)
         if not self.is_initialized:
             self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
             self.capacity = max(self.capacity, self.length)
