@@ -1,6 +1,7 @@
 """`examples/train_actor_critic.py`: its parts, compared with independent computations, and the script as a process."""
 
 import math
+import runpy
 import subprocess
 import sys
 from argparse import Namespace
@@ -134,7 +135,6 @@ def test_advantages_are_from_the_value_head(example: Any, rollouts: Any, model: 
     assert (per_head[0] - per_head[1])[mask].abs().mean() > 0.1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -142,13 +142,17 @@ def test_advantages_are_from_the_value_head(example: Any, rollouts: Any, model: 
         (["--batch-size", "6"], "--batch-size 6: not divisible by 2 x 2 minibatches"),
     ],
 )
-def test_mistakes_are_one_line(tmp_path: Path, arguments: list[str], words: str) -> None:
+def test_mistakes_are_one_line(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
     """The exit code is 2, and nothing is written."""
-    command = [sys.executable, str(EXAMPLE), "--model", "tiny", *arguments]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 2, done.stderr
-    assert words in done.stderr.splitlines()[-1]
-    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(sys, "argv", [EXAMPLE.name, "--model", "tiny", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(EXAMPLE), run_name="__main__")
+    errors = capsys.readouterr().err
+    assert ended.value.code == 2, errors
+    assert words in errors.splitlines()[-1]
+    assert not list(here.iterdir())
 
 
 @pytest.mark.parametrize("by", [math.nan, math.inf])

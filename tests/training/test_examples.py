@@ -1,15 +1,15 @@
 """The examples train in processes of their own and report a user's mistakes on one line."""
 
 import ast
+import runpy
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from data_files import data
-from run_code import example_module
+from run_code import EXAMPLES, example_module
 from run_metrics import logged, results_of
 from user_code import nothing_left
 
@@ -121,15 +121,25 @@ STEPS = ["--max-steps", "2"]
         ("train_minimal", ["--model", "tiny", "--max-steps", "2", "--tasks", "chain_sum"], "rewards/answers_once/mean"),
     ],
 )
-def test_examples_train(tmp_path: Path, script: str, arguments: list[str], metric: str) -> None:
+def test_examples_train(
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    script: str,
+    arguments: list[str],
+    metric: str,
+) -> None:
     """Each example's documented command trains for two steps."""
     output = ["output.dir=run"] if script == "train_from_config" else ["--output-dir", "run"]
-    command = [sys.executable, str(REPOSITORY / "examples" / f"{script}.py"), *arguments, *output]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stderr
-    results = results_of(tmp_path / "run")
+    with nothing_left():
+        monkeypatch.setattr(sys, "argv", [f"{script}.py", *arguments, *output])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(EXAMPLES / f"{script}.py"), run_name="__main__")
+    printed, errors = capsys.readouterr()
+    assert not ended.value.code, errors
+    results = results_of(here / "run")
     assert (results["steps"], results["model"], results["interrupted"]) == (2, "tiny", False)
-    trained = [row for row in logged(tmp_path / "run") if "reward" in row]
+    trained = [row for row in logged(here / "run") if "reward" in row]
     assert len(trained) == 2
     assert all(row.get("status/ungradable", 0) == row.get("status/timed_out", 0) == 0 for row in trained)
     assert any(row[metric] > 0 for row in trained)
@@ -137,7 +147,7 @@ def test_examples_train(tmp_path: Path, script: str, arguments: list[str], metri
         assert results["eval_after"]["tasks"]["dice_sum"]["n"] == 200
         assert 0 < results["eval_after"]["accuracy"] < 1
     if script == "train_curriculum":
-        assert "step 1: chain_sum rises to level 2 (scheduled)" in done.stdout
+        assert "step 1: chain_sum rises to level 2 (scheduled)" in printed
         assert [row[metric] for row in trained] == [0, 2]
     if script == "train_from_config":
-        assert "greedy accuracy" in done.stdout.splitlines()[-1]
+        assert "greedy accuracy" in printed.splitlines()[-1]
