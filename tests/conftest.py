@@ -1,5 +1,6 @@
 """Set up all tests: prepare the process like rg_env's programs, before torch is imported."""
 
+import gc
 import os
 import signal
 import tempfile
@@ -15,6 +16,8 @@ settings.register_profile("default", settings.get_profile("default"), deadline=N
 if settings.get_current_profile_name() == "default":
     settings.load_profile("default")
 
+# Importing all tests creates a million objects that stay, and a fifth of the time went to garbage collections.
+gc.set_threshold(100_000)  # as in rg_env.commands.prepare_process
 # All test processes share a cache of rows, separate from the user's cache; its keys include the code's hash.
 os.environ.setdefault("RG_ENV_CACHE", str(Path(tempfile.gettempdir()) / f"rg-env-tests-{os.environ.get('USER', '')}"))
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # see rg_env.commands.prepare_process
@@ -25,6 +28,11 @@ if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
 # A shell's background jobs ignore Ctrl-C; without this, so would the programs that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Exempt the objects of imported modules from garbage collections, such as the one before each training run."""
+    gc.freeze()
 
 
 @pytest.fixture

@@ -4,9 +4,14 @@ python tools/reference_docs.py     # writes the pages; a test checks that they a
 """
 
 import argparse
+import ast
+import inspect
 import re
+import textwrap
 import types
 from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -219,18 +224,35 @@ def _code(text: str) -> str:
 
 def _reference(schema: type[Section]) -> str:
     plain = [name for name, field in schema.model_fields.items() if not _sections(field.annotation)]
-    parts = ["## Top level\n\n" + _table(schema, plain)]
+    parts, described = ["## Top level\n\n" + _table(schema, plain)], descriptions(schema)
     for name, field in schema.model_fields.items():
         for section in _sections(field.annotation):
             entry = get_origin(_plain(field.annotation)) is dict
-            parts += _described(f"`{name}.NAME`" if entry else f"`{name}`", section, field.description)
+            parts += _described(f"`{name}.NAME`" if entry else f"`{name}`", section, described.get(name))
     return "\n".join(parts)
+
+
+@cache
+def descriptions(schema: type[Section]) -> dict[str, str]:
+    """Return the docstrings under a schema's fields.
+
+    Pydantic's `use_attribute_docstrings` would also collect them, but each time that a program starts.
+    """
+    found = {}
+    for each in reversed(schema.__mro__):
+        if issubclass(each, Section):
+            (definition,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body
+            for field, text in pairwise(definition.body):  # type: ignore[attr-defined]
+                match field, text:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(doc))):
+                        found[name] = " ".join(doc.split())
+    return found
 
 
 def _described(title: str, schema: type[Section], description: str | None) -> list[str]:
     text = " ".join((schema.__doc__ or "").split())
     if description:
-        text = f"{' '.join(description.split())} {text}"
+        text = f"{description} {text}"
     nested = [name for name, field in schema.model_fields.items() if _sections(field.annotation)]
     plain = [name for name in schema.model_fields if name not in nested]
     parts = [f"## {title}\n\n{text}\n\n{_table(schema, plain)}"]
@@ -238,15 +260,16 @@ def _described(title: str, schema: type[Section], description: str | None) -> li
         field = schema.model_fields[name]
         inner = _sections(field.annotation)[0]
         path = f"{title.strip('`')}.{name}{'.NAME' if get_origin(_plain(field.annotation)) is dict else ''}"
-        parts += _described(f"`{path}`", inner, field.description)
+        parts += _described(f"`{path}`", inner, descriptions(schema).get(name))
     return parts
 
 
 def _table(schema: type[Section], names: list[str]) -> str:
+    described = descriptions(schema)
     rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
     for name in names:
         field = schema.model_fields[name]
-        meaning = _code_safe(" ".join((field.description or "").split()))
+        meaning = _code_safe(described.get(name, ""))
         rows.append(f"| `{name}` | {_type(field.annotation)} | {_default(field)} | {meaning} |")
     return "\n".join(rows) + "\n"
 

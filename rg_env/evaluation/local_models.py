@@ -155,10 +155,11 @@ def folds_system(name: str) -> bool:
     Raises:
         InputError: the model's configuration or tokenizer cannot be loaded.
     """
+    if (base := base_model(name)) == TINY:
+        return False
     from rg_env.inference.models import describe_model
 
-    base = base_model(name)
-    return base != TINY and rejects_system_role(describe_model(base).tokenizer)
+    return rejects_system_role(describe_model(base).tokenizer)
 
 
 def local_engine(config: EvalConfig) -> Literal["embedded", "vllm"]:

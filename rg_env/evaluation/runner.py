@@ -309,7 +309,10 @@ class EvaluationRun:
 
     async def _in_turn(self, names: list[str]) -> None:
         for name in names:
+            began = time.monotonic()
+            _say(f"loading {name} ...")
             async with local_models.embedded(self.config.models[name].model, self.config) as model:
+                _say(f"loaded {name} in {time.monotonic() - began:.1f} s")
                 for each in self._of(name):
                     prompts = (each.request(("sampled", number, 0)).prompt for number in each.numbers)
                     model.check_fits(each.task, prompts, each.sampling.max_tokens)

@@ -4,7 +4,7 @@ prompts to token ids, and completions to text. This module does not import torch
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -124,18 +124,26 @@ class PromptEncoder:
         Raises:
             InputError: the tokenizer has no chat template, or the template fails on a single user message.
         """
-        key = prompt if isinstance(prompt, str) else json.dumps(prompt, default=str)
-        if key not in self._known:
-            self._known[key] = [int(token) for token in self._encoded(prompt)]
-        return self._known[key]
+        return self.all([prompt])[0]
 
-    def _encoded(self, prompt: str | Sequence[Mapping[str, Any]]) -> Any:
-        if isinstance(prompt, str):
-            return self.tokenizer(prompt)["input_ids"]
-        if self._folds is None:
-            self._folds = rejects_system_role(self.tokenizer)
-        messages = fold_system(prompt) if self._folds else list(prompt)
-        return self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    def all(self, prompts: Sequence[str | Sequence[Mapping[str, Any]]]) -> list[list[int]]:
+        """Encode many prompts together, which is faster than one at a time. Raises the same errors as a single call."""
+        keys = [prompt if isinstance(prompt, str) else json.dumps(prompt, default=str) for prompt in prompts]
+        fresh = {key: prompt for key, prompt in zip(keys, prompts, strict=True) if key not in self._known}
+        texts = {key: prompt for key, prompt in fresh.items() if isinstance(prompt, str)}
+        chats = {key: prompt for key, prompt in fresh.items() if not isinstance(prompt, str)}
+        if texts:
+            self._remember(texts, self.tokenizer(list(texts.values()))["input_ids"])
+        if chats:
+            if self._folds is None:
+                self._folds = rejects_system_role(self.tokenizer)
+            messages = [fold_system(prompt) if self._folds else list(prompt) for prompt in chats.values()]
+            render = self.tokenizer.apply_chat_template
+            self._remember(chats, render(messages, add_generation_prompt=True, return_dict=False))
+        return [self._known[key] for key in keys]
+
+    def _remember(self, keys: Iterable[str], encodings: Iterable[Any]) -> None:
+        self._known.update((key, [int(each) for each in ids]) for key, ids in zip(keys, encodings, strict=True))
 
     def decode(self, completions: Sequence[Sequence[int]], ends: frozenset[int]) -> list[str]:
         """Decode completions (token ids) without the end-of-sequence token and other special tokens."""
@@ -149,4 +157,4 @@ class PromptEncoder:
 def prompt_lengths(env: Environment, encoder: PromptEncoder) -> dict[str, list[int]]:
     """Return the number of tokens in each prompt, by split ("training", "evaluation"). Omit empty splits."""
     splits = (("training", env.train_rows), ("evaluation", env.eval_rows))
-    return {split: [len(encoder(row["prompt"])) for row in rows] for split, rows in splits if rows}
+    return {split: list(map(len, encoder.all([row["prompt"] for row in rows]))) for split, rows in splits if rows}

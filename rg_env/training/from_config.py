@@ -3,6 +3,8 @@
 Heavy libraries are imported only after `preflight` has checked the config's requirements and the plan has been printed.
 """
 
+import gc
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +28,15 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
     start = check_start(config, resume=resume)
     shown = config.model_copy(update={"output": config.output.model_copy(update={"dir": str(start.folder)})})
     print_once("\n".join([*plan(shown, own_rows=start.train_rows), f"loading {config.model.name} ..."]))
+    began = time.monotonic()
     from rg_env.inference.models import describe_model, load_policy
     from rg_env.inference.protocol import PromptEncoder, prompt_lengths
     from rg_env.training.collectives import choose_folder
     from rg_env.training.run import train
     from rg_env.training.trainer import check_prompts
 
+    if gc.get_freeze_count() == 0:  # a later run would also exempt what an earlier run left
+        gc.freeze()  # garbage collections need not visit the libraries' objects, about a million, which stay
     encoder = PromptEncoder(describe_model(config.model.name).tokenizer)
     env = config.environment(start.rows)
     # The trainer also checks prompts, but only after the weights have been loaded, which can take minutes.
@@ -40,6 +45,7 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
     folder = choose_folder(start.folder, "run", resume)
     policy = load_policy(config.model.name, attention=config.model.attention, dtype=config.model.dtype)
     trainer = make_trainer(config, policy, env, folder)
+    print_once(f"loaded {config.model.name} in {time.monotonic() - began:.1f} s")
     return train(
         trainer,
         config=config,

@@ -24,7 +24,6 @@ from rg_env.core.processes import TOGETHER_S, entered, print_once, world_size
 from rg_env.core.run_folder import RunFolder
 from rg_env.core.text import counted
 from rg_env.errors import InputError, StoppedTogether, TrainingError, from_interrupt
-from rg_env.evaluation.plots.curves import plot_run
 from rg_env.evaluation.questions import own_rows
 from rg_env.evaluation.results import Results, read_evaluations
 from rg_env.tiny import POLICY_DIR, TINY
@@ -172,6 +171,8 @@ class Recorder(TrainerCallback):
 
     def write(self, results: dict[str, Any], first: int) -> None:
         """Write the run's results and plots, and print a summary."""
+        from rg_env.evaluation.plots.curves import plot_run  # imports matplotlib, which training does not need
+
         self.folder.write_results(results)
         plot_run(self.folder.path)
         print_summary(self.folder.path, results, *self.before_and_after(first))

@@ -33,6 +33,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from rg_env.errors import InputError
+from rg_env.training.algorithms.policy import unwrapped
 from rg_env.training.checkpointing.files import (
     OPTIMIZER_FILE,
     OPTIMIZER_FOLDER,
@@ -135,7 +136,7 @@ class DataParallel:
     def state_dict(self) -> Any:
         """Return all unsharded weights by name on the main process. On other processes, the result may be None or
         empty."""
-        return self._accelerator.unwrap_model(self._model).state_dict()
+        return unwrapped(self._model).state_dict()
 
     def save(self, folder: Path) -> None:
         """Save the optimizer's state and anything else that a resumed run needs from this strategy."""
@@ -146,7 +147,7 @@ class DataParallel:
 
     def load(self, folder: Path) -> None:
         """Load a checkpoint's weights and the state written by `save`."""
-        load_weights(folder, self._accelerator.unwrap_model(self._model))
+        load_weights(folder, unwrapped(self._model))
         self._optimizer.load_state_dict(torch.load(folder / OPTIMIZER_FILE, map_location="cpu", weights_only=True))
         if self._accelerator.scaler is not None and (folder / SCALER_FILE).exists():
             self._accelerator.scaler.load_state_dict(torch.load(folder / SCALER_FILE, weights_only=True))

@@ -45,7 +45,7 @@ from rg_env.inference.protocol import Engine, PromptEncoder, Sampling, prompt_le
 from rg_env.training.algorithms.loss import group_advantages
 from rg_env.training.algorithms.objective import Objective
 from rg_env.training.algorithms.optimizers import learning_rate, make_optimizer
-from rg_env.training.algorithms.policy import PreviousPolicy, check_liger, prepare_policy, reference_of
+from rg_env.training.algorithms.policy import PreviousPolicy, check_liger, prepare_policy, reference_of, unwrapped
 from rg_env.training.checkpointing.checkpoints import Checkpoints, rows_hash
 from rg_env.training.collectives import on_main, same_everywhere
 from rg_env.training.config.grpo import GRPOConfig
@@ -401,7 +401,7 @@ class GRPOTrainer:
     @property
     def model_name(self) -> str:
         """Name or folder of the model."""
-        return str(self.accelerator.unwrap_model(self.model).config._name_or_path)
+        return str(unwrapped(self.model).config._name_or_path)
 
     def _begin(self, checkpoint: str | Path | None) -> TrainerState:
         self.accelerator.step = 0  # an interrupted step may have left a count of micro-batches
@@ -437,11 +437,14 @@ class GRPOTrainer:
         # Exempt the libraries' objects, about a million, from garbage collection. Otherwise, a full collection would
         # visit all of them every other step and take about 0.2 s.
         gc.collect()
-        gc.freeze()
+        freezes = gc.get_freeze_count() == 0  # otherwise, the program has already exempted them
+        if freezes:
+            gc.freeze()
         try:
             yield
         finally:
-            gc.unfreeze()
+            if freezes:
+                gc.unfreeze()
             self.engine.cancel()
             self.sampler.stop()
             self.engine.resume()
@@ -452,12 +455,12 @@ class GRPOTrainer:
 
     def _make_engine(self, encoder: PromptEncoder, longest_prompt: int) -> Engine:
         config, args = self.engine_config, self.args
-        unwrapped = self.accelerator.unwrap_model(self.model)
+        model = unwrapped(self.model)
         if config.kind == "embedded":
             batch = config.max_batch_size
             half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.accelerator.mixed_precision)
             return EmbeddedEngine(
-                unwrapped,
+                model,
                 self.processing_class,
                 seed=args.seed,
                 max_batch_size=batch,
@@ -467,7 +470,7 @@ class GRPOTrainer:
         first = (self.env.train_rows or self.env.eval_rows)[0]["prompt"]
         return Vllm(
             self.accelerator,
-            unwrapped,
+            model,
             self.processing_class,
             config,
             messages=first,

@@ -171,6 +171,31 @@ print(sorted(heavy & set(sys.modules)))
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.slow
+def test_until_the_first_answer_only_what_is_needed_is_imported(tmp_path: Path) -> None:
+    """Plots, trackers, sharding and data sets take seconds to import, and most runs need them later or never."""
+    code = f"""
+import contextlib, sys
+from rg_env.cli.main import run
+from rg_env.errors import EngineError, RGEnvError
+from rg_env.inference.embedded.engine import EmbeddedEngine
+heavy = {{"matplotlib", "deepspeed", "datasets", "verifiers", "openai", "reasoning_gym"}}
+heavy |= {{"tensorboard", "wandb", "trackio"}}
+def generate(*arguments):
+    print("imported:", sorted(heavy & set(sys.modules)))
+    raise EngineError
+EmbeddedEngine.generate = generate
+with contextlib.suppress(RGEnvError):
+    run({["eval", "--models", "tiny", "--tasks", "chain_sum", "--max-tokens", "4", "--output-dir", "e"]!r})
+heavy |= {{"scipy.stats"}} - set(sys.modules)  # transformers imports it if scikit-learn is installed
+with contextlib.suppress(RGEnvError):
+    run({["train", TINY_RUN, "output.dir=t"]!r})
+"""
+    done = run_code(code, cwd=tmp_path)
+    found = [line for line in done.stdout.splitlines() if line.startswith("imported:")]
+    assert found == ["imported: []"] * 2
+
+
 def test_on_windows_one_line_names_wsl() -> None:
     """The error is not preceded by a failed import of a POSIX module, such as fcntl."""
     code = "import sys; sys.platform = 'win32'; sys.modules['fcntl'] = None; from rg_env.cli.main import main; main()"

@@ -1,13 +1,14 @@
 """The schema of training runs: accepted values, and the one-line error for each mistake."""
 
-import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+import reference_docs
 from data_files import data
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -261,25 +262,24 @@ def test_keys_with_an_effect_are_not_reported(base: Path, overrides: list[str]) 
     assert without_effect(load_train_config(base, overrides)) == ""
 
 
-@pytest.mark.slow
-def test_a_run_begins_with_its_plan(base: Path) -> None:
+def test_a_run_begins_with_its_plan(
+    base: Path, rg_env: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first of several processes prints the plan, with the keys that have no effect, before anything is loaded."""
     given = "engine: {port: 1}\ntraining: {max_steps: 40, num_train_epochs: 2}\n"
     base.write_text(f"{base.read_text().replace('tiny', 'nowhere/at-all')}{given}")
+    monkeypatch.setattr("rg_env.inference.models.hub_answers", lambda: False)
     for rank, lines in (("0", 10), ("1", 0)):
-        command = [sys.executable, "-m", "rg_env.cli.main", "train", str(base), f"output.dir=run{rank}"]
-        environment = {**os.environ, "RANK": rank, "HF_HUB_OFFLINE": "1"}
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)
-        assert done.returncode == 2
-        assert "cannot load the model" in done.stderr
-        assert len(done.stdout.splitlines()) == lines
+        monkeypatch.setenv("RANK", rank)
+        code, printed, error = rg_env("train", str(base), f"output.dir=run{rank}")
+        assert code == 2
+        assert "cannot load the model" in error
+        assert len(printed.splitlines()) == lines
         if lines:
-            assert done.stdout.startswith(
-                "model       nowhere/at-all, all weights; generation in the training process\n"
-            )
-            assert "output      run0, " in done.stdout
+            assert printed.startswith("model       nowhere/at-all, all weights; generation in the training process\n")
+            assert "output      run0, " in printed
             unused = "engine.port (engine.kind: embedded); training.max_steps (training.num_train_epochs)"
-            assert done.stdout.endswith(f"\nwithout effect: {unused}\nloading nowhere/at-all ...\n")
+            assert printed.endswith(f"\nwithout effect: {unused}\nloading nowhere/at-all ...\n")
 
 
 def parts(annotation: Any) -> list[type[Section]]:
@@ -297,5 +297,6 @@ def sections(schema: type[Section]) -> list[type[Section]]:
 @pytest.mark.parametrize("schema", dict.fromkeys(sections(TrainConfig)), ids=lambda schema: schema.__name__)
 def test_every_section_and_field_has_a_description(schema: Any) -> None:
     assert schema.__doc__
+    described = reference_docs.descriptions(schema)
     for name, field in schema.model_fields.items():
-        assert field.description or parts(field.annotation), name
+        assert described.get(name) or parts(field.annotation), name

@@ -34,7 +34,7 @@ class Section(BaseModel):
         InputError: the values passed to the constructor are invalid.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     renamed: ClassVar[Mapping[str, str]] = {}
     """Keys from other releases and other tools, with their replacements."""
     other_sections: ClassVar[Sequence[str]] = ()

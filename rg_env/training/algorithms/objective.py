@@ -8,7 +8,7 @@ from accelerate import Accelerator
 
 from rg_env.training.algorithms.logprobs import Arrangement, can_share_prompts, completion_logps
 from rg_env.training.algorithms.loss import kl_terms, mean_loss, off_policy_rows, policy_terms, sampler_weights
-from rg_env.training.algorithms.policy import PreviousPolicy
+from rg_env.training.algorithms.policy import PreviousPolicy, unwrapped
 from rg_env.training.collectives import over_processes
 from rg_env.training.config.grpo import GRPOConfig
 from rg_env.training.reporting.metrics import StepMetrics
@@ -56,7 +56,7 @@ class Objective:
         """
         arrangement: Arrangement = "in_order"
         if self._accelerator.num_processes == 1:
-            arrangement = "shared" if can_share_prompts(self._accelerator.unwrap_model(model)) else "by_length"
+            arrangement = "shared" if can_share_prompts(unwrapped(model)) else "by_length"
         return completion_logps(
             model,
             ids,
@@ -153,7 +153,7 @@ class Objective:
         with torch.no_grad():
             if self._reference is not None:
                 return self.logps(self._reference, ids, mask)
-            with self._accelerator.unwrap_model(self._model).disable_adapter():
+            with unwrapped(self._model).disable_adapter():
                 return self.logps(self._model, ids, mask)
 
 

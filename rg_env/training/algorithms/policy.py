@@ -9,6 +9,7 @@ update, and an additional forward pass per update.
 
 import copy
 import importlib
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,6 +75,15 @@ def prepare_policy(model: Any, args: GRPOConfig, peft_config: Any) -> Any:
         if type(module).__name__ == "Dropout":
             module.p = 0.0
     return model
+
+
+def unwrapped(model: Any) -> Any:
+    """Return the model inside the wrapper of DDP or DeepSpeed. `Accelerator.unwrap_model` would import DeepSpeed, even
+    for a run without it, which takes about a second."""
+    wrappers = [torch.nn.parallel.DistributedDataParallel]
+    if "deepspeed" in sys.modules:
+        wrappers.append(sys.modules["deepspeed"].DeepSpeedEngine)
+    return model.module if isinstance(model, tuple(wrappers)) else model
 
 
 def reference_of(model: Any, args: GRPOConfig) -> Any:

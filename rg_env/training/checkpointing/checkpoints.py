@@ -38,7 +38,7 @@ from rg_env.core.environment import Environment
 from rg_env.core.run_folder import RunFolder, checkpoint_step, read_json
 from rg_env.core.text import counted, gigabytes, reason_of
 from rg_env.errors import InputError, TrainingError
-from rg_env.training.algorithms.policy import finite_weights, weights_file
+from rg_env.training.algorithms.policy import finite_weights, unwrapped, weights_file
 from rg_env.training.checkpointing.files import full_shape, saved_step, stored_parameters, weights_problem
 from rg_env.training.collectives import agree
 from rg_env.training.curriculum import CurriculumState
@@ -77,7 +77,7 @@ def rows_hash(env: Environment) -> dict[str, str | None]:
 def settings_of(trainer: Any) -> dict[str, Any]:
     """Return the settings that a resumed run must keep so that it uses the same rows in the same order and can use the
     checkpoint's weights and optimizer state."""
-    args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
+    args, model = trainer.args, unwrapped(trainer.model)
     adapter = next(iter(getattr(model, "peft_config", {}).values()), None)
     sizes = ("rollouts_per_step", "per_device_train_batch_size", "num_generations", "num_iterations")
     return {
@@ -188,7 +188,7 @@ class Checkpoints:
 
     def room_problem(self) -> str | None:
         """Return a warning if the disk does not have enough space for a checkpoint, or None if it does."""
-        model = self._trainer.accelerator.unwrap_model(self._trainer.model)
+        model = unwrapped(self._trainer.model)
         size, free = checkpoint_size(model), shutil.disk_usage(self.folder).free
         if size <= free:
             return None
@@ -203,7 +203,7 @@ class Checkpoints:
 
     def _write_model(self, part: Path, weights: dict[str, torch.Tensor]) -> None:
         trainer = self._trainer
-        trainer.accelerator.unwrap_model(trainer.model).save_pretrained(part, state_dict=weights)
+        unwrapped(trainer.model).save_pretrained(part, state_dict=weights)
         trainer.processing_class.save_pretrained(part)
         trainer.state.save_to_json(str(part / STATE))
 
@@ -216,7 +216,7 @@ class Checkpoints:
             (part / CURRICULUM).write_text(self._curriculum + "\n")
 
     def _rename(self, part: Path, final: Path) -> None:
-        if problem := weights_problem(part, self._trainer.accelerator.unwrap_model(self._trainer.model)):
+        if problem := weights_problem(part, unwrapped(self._trainer.model)):
             raise TrainingError(problem)
         found = [file for file in part.rglob("*") if file.suffix in _SIZED or file.name in _SIZED_TOO]
         files = {file.relative_to(part).as_posix(): file.stat().st_size for file in found if file.is_file()}
@@ -314,7 +314,7 @@ def check_fit(trainer: Any, path: Path) -> None:
             f"it was saved by {counted(made_by, 'process')}, not {ours['processes']}: set the number of processes to "
             f"{made_by}"
         )
-    if problem := weights_problem(path, trainer.accelerator.unwrap_model(trainer.model)):
+    if problem := weights_problem(path, unwrapped(trainer.model)):
         refuse(f"its weights do not match the model because {problem}")
     if rows := differing.get("rows"):
         run, own_rows = RunFolder(path.parent), trainer.env.manifest
