@@ -80,10 +80,8 @@ def prepare_policy(model: Any, args: GRPOConfig, peft_config: Any) -> Any:
 def unwrapped(model: Any) -> Any:
     """Return the model inside the wrapper of DDP or DeepSpeed. `Accelerator.unwrap_model` would import DeepSpeed, even
     for a run without it, which takes about a second."""
-    wrappers = [torch.nn.parallel.DistributedDataParallel]
-    if "deepspeed" in sys.modules:
-        wrappers.append(sys.modules["deepspeed"].DeepSpeedEngine)
-    return model.module if isinstance(model, tuple(wrappers)) else model
+    deepspeed: Any = getattr(sys.modules.get("deepspeed"), "DeepSpeedEngine", ())
+    return model.module if isinstance(model, (torch.nn.parallel.DistributedDataParallel, deepspeed)) else model
 
 
 def reference_of(model: Any, args: GRPOConfig) -> Any:
