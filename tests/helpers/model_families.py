@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoModelForCausalLM,
     Gemma2Config,
     Gemma3TextConfig,
@@ -36,6 +37,11 @@ def random_model(config: Any, seed: int = 0, **options: Any) -> Any:
     attention implementation and data type into its configuration, which would affect later tests."""
     torch.manual_seed(seed)
     return AutoModelForCausalLM.from_config(copy.deepcopy(config), **options)
+
+
+def supports_sdpa(config: Any) -> bool:
+    """Whether the model can use PyTorch's SDPA. transformers 5.20 and later refuse it for Gemma 2's soft caps."""
+    return bool(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]._supports_sdpa)
 
 
 FAMILIES = {

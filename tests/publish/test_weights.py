@@ -134,6 +134,7 @@ INDEX = "model.safetensors.index.json"
         ("plain", "pytorch_model.bin", rewritten({"a": torch.eye(3).to_sparse()}), "a is not a dense tensor"),
     ],
 )  # fmt: skip
+@pytest.mark.filterwarnings("ignore:.*[Ss]parse.* invariant:UserWarning")  # some releases of torch warn on loading
 def test_damaged_files_are_one_line(tmp_path: Path, kind: Kind, file: str, spoil: Any, words: str) -> None:
     folder = written(kind, tmp_path)
     spoil(only(folder / file))

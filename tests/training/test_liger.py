@@ -26,6 +26,7 @@ def test_liger_needs_a_gpu(make_trainer: Any) -> None:
         make_trainer(use_liger_kernel=True)
 
 
+@pytest.mark.filterwarnings("ignore:.past_key_values. is deprecated:FutureWarning")  # liger-kernel 0.8.5 uses it
 @pytest.mark.parametrize("chunk", [10**9, 5 * SMALL["vocab_size"]])
 @pytest.mark.parametrize("name", ["qwen2", "llama", "gemma2 with soft caps", "phi3 with fused projections"])
 def test_a_liger_model_gives_the_same_logprobs(name: str, chunk: int) -> None:

@@ -139,7 +139,8 @@ def test_entropies_match_the_plain_formula(arrangement: Arrangement, chunk: int)
         return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
     expected_gradient = gradient(expected)
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
     model.train()
     result = completion_logps(
         model, ids, mask, temperature=0.7, arrangement=arrangement, entropy=True, logits_per_chunk=chunk

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from model_families import FAMILIES, SMALL, random_model
+from model_families import FAMILIES, SMALL, random_model, supports_sdpa
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from transformers import BambaConfig
 
@@ -109,9 +109,10 @@ def test_the_trainer_shares_prompts_only_where_it_is_exact(
 ) -> None:
     """Models whose attention takes any mask share prompts; windows, recurrent layers and other attention get separate
     rows. All models give the log-probabilities of each row alone."""
-    attention = "eager" if "eager" in name else "sdpa"
-    config = BambaConfig(**SMALL, attn_layer_indices=[1], mamba_n_heads=8) if name == "bamba" else FAMILIES.get(name)
-    tested: Any = random_model(config or FAMILIES["llama"], attn_implementation=attention)
+    bamba = BambaConfig(**SMALL, attn_layer_indices=[1], mamba_n_heads=8)
+    config: Any = {**FAMILIES, "bamba": bamba}.get(name, FAMILIES["llama"])
+    attention = "sdpa" if supports_sdpa(config) and "eager" not in name else "eager"
+    tested: Any = random_model(config, attn_implementation=attention)
     if "LoRA" in name:
         tested = get_peft_model(tested, LoraConfig(target_modules=["q_proj", "v_proj"], init_lora_weights=False))
     trainer = make_trainer(temperature=0.7)

@@ -15,9 +15,11 @@ truncation), as with vLLM's `logprobs_mode="processed_logprobs"`. With greedy sa
 at temperature 1.
 """
 
+import inspect
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
@@ -65,6 +67,8 @@ class EmbeddedEngine(Engine):
         self.model, self.autocast = model, autocast
         self.config = model.config.get_text_config(decoder=True)
         self.max_context = self.config.max_position_embeddings
+        # transformers 5.24 renamed the argument.
+        self._cache_name = "cache" if "cache" in accepted_inputs(model) else "past_key_values"
         self.max_batch_size = max_batch_size
         self.end_ids = end_ids(model, tokenizer)
         self._seed = seed
@@ -239,11 +243,17 @@ class EmbeddedEngine(Engine):
             input_ids=ids,
             attention_mask=mask if fast else mask.long(),
             position_ids=positions.clamp(0, self.max_context - 1),  # finished rows may reach the end of the context
-            past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,
+            **{self._cache_name: cache},
         )
         return output.logits[:, -1]
+
+
+def accepted_inputs(model: Any) -> frozenset[str]:
+    """Return the names of the arguments that the forward pass of `model` accepts. `model` may be wrapped by PEFT."""
+    base = model.get_base_model() if hasattr(model, "peft_config") else model
+    return frozenset(inspect.signature(base.forward).parameters)
 
 
 def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

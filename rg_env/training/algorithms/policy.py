@@ -68,7 +68,9 @@ def prepare_policy(model: Any, args: GRPOConfig, peft_config: Any) -> Any:
         liger: Any = importlib.import_module("liger_kernel.transformers")
         liger._apply_liger_kernel_to_instance(model=model)
     if args.gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        # transformers 5.23 renamed the method, and the old name warns.
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
         if hasattr(model, "peft_config"):
             model.enable_input_require_grads()
     for module in model.modules():
