@@ -5,8 +5,8 @@ import inspect
 from typing import Any
 
 import pytest
-import verifiers.v1 as vf
 from chat_server import ChatServer
+from v1_api import vf
 
 import rg_env
 from rg_env.adapters import as_environment

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-import verifiers.v1 as vf
 from chat_server import ChatServer
+from v1_api import vf
 
 import rg_env
 from rg_env.adapters import as_environment

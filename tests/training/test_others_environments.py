@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import verifiers.v1 as vf
+from v1_api import vf
 
 from rg_env.adapters.v1_training import TasksetEnvironment
 from rg_env.training import EvaluationPlan, GRPOTrainer, default_config, load_policy, train
