@@ -23,7 +23,7 @@ _ABOUT_ACCURACIES = (
 )
 ABOUT_LEFT_OUT = "Questions that a model was trained on are left out of that model's scores."
 _ABOUT_PARTS = (
-    "Accuracies with 95% intervals, clustered by question. TableRows for training or held-out tasks cover all "
+    "Accuracies with 95% intervals, clustered by question. Rows for training or held-out tasks cover all "
     "questions from those tasks."
 )
 _ABOUT_DIFFERENCES = "Differences in accuracy with 95% intervals (Newcombe); p-values from two-sided permutation tests."
