@@ -9,7 +9,7 @@ import pytest
 from chat_server import ChatServer, completion
 from filelock import FileLock
 from release_checks import EXAMPLES, GYM, REWARDS
-from release_environments import Make, Release, build_wheel, make_environment
+from release_environments import Make, Release, build_wheel, make_environment, make_training_environment
 from starlette.responses import JSONResponse
 
 from rg_env.core.data.dataset import build_rows
@@ -20,7 +20,8 @@ from rg_env.core.tasks.mixture import Mixture
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Make:
-    """Return a function from a release to the `bin` folder of its environment, which is created once per test run."""
+    """Return a function from a release, or the name of an environment for training, to the `bin` folder of its
+    environment, which is created once per test run."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
@@ -32,8 +33,10 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Make:
                 done.touch()
         return folder
 
-    def make(release: Release) -> Path:
+    def make(release: Release | str) -> Path:
         (wheel,) = once("wheel", build_wheel).glob("*.whl")
+        if isinstance(release, str):
+            return once(release, lambda folder: make_training_environment(release, wheel, folder)) / "bin"
         return once(f"verifiers-{release.version}", lambda folder: make_environment(release, wheel, folder)) / "bin"
 
     return make

@@ -2,11 +2,12 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
 from release_checks import run
-from release_environments import RELEASES, ROOT, Make, Release
+from release_environments import RELEASES, ROOT, Make, Release, uv
 
 README = (ROOT / "README.md").read_text()
 USE = README.partition("## Use it in your project")[2].partition("\n## ")[0]
@@ -79,3 +80,14 @@ def test_the_base_install(environment: Make, tmp_path: Path) -> None:
     assert "use rg_env.load_environment" in printed["v0"]
     assert "pip install 'verifiers<0.4'" in printed["v0"]
     assert run(programs / "rg-env", "--version", cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.full_matrix
+def test_flash_attn_installs_without_a_cuda_compiler(tmp_path: Path) -> None:
+    """`uv sync --all-extras` succeeds on a machine without a GPU, where flash-attn has no effect."""
+    sync = ("sync", "-q", "--frozen", "--no-default-groups", "--extra", "train", "--extra", "flash-attn")
+    uv(*sync, "--python", sys.executable, UV_PROJECT_ENVIRONMENT=str(tmp_path / "venv"))
+    code = "from rg_env.inference.models import flash_attention_problem as f; import torch; print(f(torch.bfloat16))"
+    python = tmp_path / "venv" / "bin" / "python"
+    done = run("env", "CUDA_VISIBLE_DEVICES=", python, "-W", "ignore", "-c", code, cwd=tmp_path)
+    assert done.stdout == "this machine has no CUDA GPU\n", done.stderr
