@@ -32,7 +32,7 @@ import openai
 import verifiers.v1 as vf
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from rg_env.core.data.dataset import build_rows, check_request
+from rg_env.core.data.dataset import SplitRequest, build_rows
 from rg_env.core.data.splits import SplitBy, question_hash
 from rg_env.core.environment import PromptOptions, ReasoningGym
 from rg_env.core.grading.extraction import extract
@@ -184,7 +184,7 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
                 f"gym and rewards must be plain values here ({error}): register your own function with "
                 "@rg_env.reward, list its file under imports, and use its name"
             ) from error
-        check_request(_parsed(rubric)[0], self.split, self._count, self._seed, self.split_by)
+        SplitRequest(_parsed(rubric)[0], self.split, self._count, self._seed, self.split_by)
         self.task = self.task.model_copy()
         self.task._rubric = rubric
         return self

@@ -13,7 +13,9 @@ of cores (`core.data.generation`). A repeated build reads the rows from disk (`c
 """
 
 import random
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
@@ -32,6 +34,46 @@ MAX_ROWS = 2**31
 """Maximum number of rows in a split."""
 
 
+@dataclass(frozen=True)
+class SplitRequest:
+    """A request for the rows of one split. The rows are divided among the tasks by weight and shuffled with `seed`.
+
+    Raises `InputError` for any invalid value that can be detected without drawing a question.
+    """
+
+    mixture: Mixture
+    split: Split
+    n: int
+    seed: int
+    by: SplitBy = "problem"
+    """With "question", the two splits may contain the same problem in different wordings or orders."""
+
+    def __post_init__(self) -> None:
+        if self.by not in get_args(SplitBy):
+            raise InputError(f'split_by must be "problem" or "question", not {shortened(self.by)}')
+        if not is_count(self.n, MAX_ROWS):
+            raise InputError(
+                f"the number of {self.split} examples must be a whole number from 0 to {MAX_ROWS}, not "
+                f"{shortened(self.n)}"
+            )
+        seed = self.seed
+        if not is_count(abs(seed) if isinstance(seed, int) and not isinstance(seed, bool) else seed, 2**64):
+            raise InputError(f"seed must be a whole number from -2**64 to 2**64, not {shortened(seed)}")
+        _ = self.counts
+
+    @cached_property
+    def counts(self) -> list[int]:
+        """Number of rows for each task."""
+        return self.mixture.counts(self.n)
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """Everything that determines the rows."""
+        tasks = [[task.name, count, task.config] for task, count in zip(self.mixture.tasks, self.counts, strict=True)]
+        own = {"imports": sorted(sources().values())} if any(map(is_user_task, self.mixture.names)) else {}
+        return {"tasks": tasks, "split": self.split, "seed": self.seed, "by": self.by, **own}
+
+
 def build_rows(
     mixture: object,
     split: Split,
@@ -42,14 +84,10 @@ def build_rows(
     cache: bool = True,
     processes: int | None = None,
 ) -> list[DrawnRow]:
-    """Build `n` rows with distinct questions for `split`.
-
-    The rows are divided among the tasks by weight and shuffled with `seed`.
+    """Build `n` rows with distinct questions for `split` (see `SplitRequest`).
 
     Args:
         mixture: anything that `Mixture.parse` accepts.
-        split_by: "problem" or "question". With "question", the two splits may contain the same problem in
-            different wordings or orders.
         cache: whether to read the rows from the disk cache and to add missing rows to it.
         processes: maximum number of generation processes (default: one per core).
 
@@ -57,7 +95,7 @@ def build_rows(
         InputError: the library rejects the options, or a task does not have enough distinct questions.
         GenerationError: a draw takes too long, or a generation process cannot be started or dies.
     """
-    return _build(Mixture.parse(mixture), [(split, n, seed)], split_by, cache, processes)[0]
+    return _build([SplitRequest(Mixture.parse(mixture), split, n, seed, split_by)], cache, processes)[0]
 
 
 def build_splits(
@@ -80,83 +118,47 @@ def build_splits(
     """
     mixture = Mixture.parse(gym)
     expected = None if manifest is None else read_manifest(manifest)  # checked before rows are drawn
-    parts: list[_Part] = [("train", num_train, seed), ("eval", num_eval, eval_seed)]
-    train, evaluation = _build(mixture, parts, split_by, cache, processes)
+    requests = [
+        SplitRequest(mixture, "train", num_train, seed, split_by),
+        SplitRequest(mixture, "eval", num_eval, eval_seed, split_by),
+    ]
+    train, evaluation = _build(requests, cache, processes)
     described = make_manifest(mixture, {"train": (train, seed), "eval": (evaluation, eval_seed)}, split_by)
     if expected is not None:
         check_manifest(expected, described)
     return train, evaluation, described
 
 
-def check_request(mixture: Mixture, split: Split, n: int, seed: int, split_by: object = "problem") -> None:
-    """Raise `InputError` for any invalid argument that can be detected without drawing a question."""
-    if split_by not in get_args(SplitBy):
-        raise InputError(f'split_by must be "problem" or "question", not {shortened(split_by)}')
-    if not is_count(n, MAX_ROWS):
-        raise InputError(
-            f"the number of {split} examples must be a whole number from 0 to {MAX_ROWS}, not {shortened(n)}"
-        )
-    if not is_count(abs(seed) if isinstance(seed, int) and not isinstance(seed, bool) else seed, 2**64):
-        raise InputError(f"seed must be a whole number from -2**64 to 2**64, not {shortened(seed)}")
-    mixture.counts(n)
+def _build(requests: Sequence[SplitRequest], cache: bool, processes: int | None) -> list[list[DrawnRow]]:
+    """Return the rows for each request. Rows that are not on disk are generated together."""
+    filled = [request for request in requests if request.n]
+
+    def generate(numbers: Sequence[int]) -> list[list[DrawnRow]]:
+        return _generate([filled[number] for number in numbers], processes)
+
+    built = row_cache.cached([each.described for each in filled], generate) if cache else generate(range(len(filled)))
+    rows = iter(built)
+    return [next(rows) if request.n else [] for request in requests]
 
 
-_Part = tuple[Split, int, int]
-"""A split, its number of rows, and its seed."""
-
-
-def _build(
-    mixture: Mixture, parts: list[_Part], by: SplitBy, cache: bool, processes: int | None
-) -> list[list[DrawnRow]]:
-    """Return the rows for each part. Parts that are not on disk are generated together."""
-    for part in parts:
-        check_request(mixture, *part, by)
-    folder = row_cache.folder() if cache else None
-    files = {part: row_cache.path_of(folder, _described(mixture, part, by)) for part in parts if folder and part[1]}
-    built = _load(files)
-    if len(built) < len(parts):
-        with row_cache.building(path for part, path in files.items() if part not in built):
-            # Another process may have built these rows in the meantime.
-            built |= _load({part: path for part, path in files.items() if part not in built})
-            missing = [part for part in parts if part not in built]
-            built |= _generate(mixture, missing, by, processes)
-            for part in missing:
-                if part in files:
-                    row_cache.store(files[part], built[part])
-    return [built[part] for part in parts]
-
-
-def _load(files: Mapping[_Part, Path]) -> dict[_Part, list[DrawnRow]]:
-    found = {part: row_cache.load(path) for part, path in files.items()}
-    return {part: rows for part, rows in found.items() if rows is not None}
-
-
-def _generate(mixture: Mixture, parts: list[_Part], by: SplitBy, processes: int | None) -> dict[_Part, list[DrawnRow]]:
-    """Generate the rows for each part. Parts with the same seed share one walk through each task's items, so that no
-    item is drawn twice."""
-    requests = []
-    for seed in dict.fromkeys(part[2] for part in parts):
-        counts = {split: mixture.counts(n) for split, n, own in parts if own == seed}
-        requests += [
-            RowRequest(task, seed, {split: numbers[i] for split, numbers in counts.items()}, by)
-            for i, task in enumerate(mixture.tasks)
+def _generate(requests: Sequence[SplitRequest], processes: int | None) -> list[list[DrawnRow]]:
+    """Generate the rows for each request. Requests with the same seed share one walk through each task's items, so that
+    no item is drawn twice."""
+    walks = []
+    for seed in dict.fromkeys(request.seed for request in requests):
+        own = [request for request in requests if request.seed == seed]
+        walks += [
+            RowRequest(task, seed, {request.split: request.counts[i] for request in own}, own[0].by)
+            for i, task in enumerate(own[0].mixture.tasks)
         ]
-    found = list(zip(requests, Generation(requests, processes).run(), strict=True))
-    built = {}
-    for part in parts:
-        split, n, seed = part
+    found = list(zip(walks, Generation(walks, processes).run(), strict=True))
+    built = []
+    for request in requests:
         rows: list[DrawnRow] = []
-        for request, by_split in found:
-            if request.seed == seed and (count := request.counts[split]):
-                rows += [{**row, "info": {**row["info"], "share": f"{count}/{n}"}} for row in by_split[split]]
-        random.Random(f"{split}:{seed}").shuffle(rows)
-        built[part] = rows
+        for walk, by_split in found:
+            if walk.seed == request.seed and (count := walk.counts[request.split]):
+                share = f"{count}/{request.n}"
+                rows += [{**row, "info": {**row["info"], "share": share}} for row in by_split[request.split]]
+        random.Random(f"{request.split}:{request.seed}").shuffle(rows)
+        built.append(rows)
     return built
-
-
-def _described(mixture: Mixture, part: _Part, by: SplitBy) -> dict[str, Any]:
-    """Return everything that determines the rows of `part`."""
-    split, n, seed = part
-    tasks = [[task.name, count, task.config] for task, count in zip(mixture.tasks, mixture.counts(n), strict=True)]
-    own = {"imports": sorted(sources().values())} if any(map(is_user_task, mixture.names)) else {}
-    return {"tasks": tasks, "split": split, "seed": seed, "by": by, **own}

@@ -19,7 +19,7 @@ import logging
 import os
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -33,6 +33,27 @@ MAX_BYTES = 1 << 30
 _SOURCES = ("data", "grading", "tasks")  # gold answers depend on the graders' code
 
 _logger = logging.getLogger(__name__)
+
+
+def cached(
+    what: Sequence[Mapping[str, Any]], build: Callable[[list[int]], list[list[DrawnRow]]]
+) -> list[list[DrawnRow]]:
+    """Return the rows that each item of `what` describes (see `path_of`), from the cache if possible. `build` builds
+    the rows for all missing items, given by their positions, which are then stored."""
+    where, everything = folder(), list(range(len(what)))
+    if where is None:
+        return build(everything)
+    files = [path_of(where, each) for each in what]
+    found = [load(file) for file in files]
+    if missing := [number for number in everything if found[number] is None]:
+        with building(files[number] for number in missing):
+            # Another process may have built these rows in the meantime.
+            found = [load(files[number]) if number in missing else found[number] for number in everything]
+            missing = [number for number in missing if found[number] is None]
+            for number, rows in zip(missing, build(missing) if missing else (), strict=True):
+                found[number] = rows
+                store(files[number], rows)
+    return [rows or [] for rows in found]
 
 
 def folder() -> Path | None:

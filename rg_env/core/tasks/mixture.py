@@ -61,8 +61,8 @@ class Mixture(BaseModel):
             InputError: the mixture is invalid for any other reason.
         """
         if isinstance(gym, Mixture):
-            gym = list(gym.tasks)
-        elif isinstance(gym, str | Mapping | TaskSpec):
+            return gym
+        if isinstance(gym, str | Mapping | TaskSpec):
             gym = [gym]
         if not isinstance(gym, Sequence):
             raise InputError(f"gym must be a task name, a mapping or a list of these, not {shortened(gym)}")
