@@ -14,6 +14,7 @@ from rg_env.core.config.parsing import Positive, Section, Text, named
 from rg_env.core.data.splits import SplitBy
 from rg_env.core.data.user_rows import DataConfig
 from rg_env.core.run_folder import RunFolder, checkpoint_step, is_missing_folder
+from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import load_table
 from rg_env.core.text import counted
 from rg_env.tiny import TASKS as TINY_TASKS
@@ -253,6 +254,10 @@ class EvalConfig(Section):
             return {name: split_address(each) if isinstance(each, str) else each for name, each in value.items()}
         return value
 
+    def mixture(self, name: str) -> Mixture:
+        """Return the task called `name`, with its options."""
+        return Mixture.parse(self.gym(name))
+
     def gym(self, name: str) -> dict[str, Any]:
         """Return the task called `name` in the form that `Mixture.parse` accepts. If the tiny policy is evaluated,
         tasks default to the problem sizes that it was designed for."""
@@ -297,8 +302,3 @@ class EvalConfig(Section):
             and f"{len(self.models) * sum(counts.values()) * times:,}, with up to {tokens:,} answer tokens",
         }
         return [f"{label:<12}{text}" for label, text in lines.items() if text]
-
-    @property
-    def reward_list(self) -> list[dict[str, Any]]:
-        """The rewards in the form that `resolve_rewards` accepts."""
-        return [{"name": name, **reward.model_dump()} for name, reward in self.rewards.items()]

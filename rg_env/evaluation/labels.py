@@ -1,17 +1,37 @@
-"""Labels of an evaluation's tasks, which name their results, and the problems of the tasks' entries in a config."""
+"""Checks of the names in training and evaluation configs: imports, rewards, tasks, and the labels of evaluation tasks,
+which name their results."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rg_env.core.config.files import Keys
-from rg_env.core.config.parsing import Problem, problems_within
+from rg_env.core.config.parsing import Problem, problem_of, problems_within
+from rg_env.core.rewards import resolve_rewards
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import load_table
+from rg_env.core.user_code import import_user_code
 
 _LABEL = re.compile(r"\w[\w.-]{0,79}")
 _LABEL_BYTES = 200
 """Maximum length of a label in bytes. Labels become part of file names, which are limited to 255 bytes."""
+
+
+def name_problems(config: Any, tasks: Iterable[Problem]) -> Iterator[Problem]:
+    """Yield the problems with a config's imports, tasks and rewards, and a missing data file.
+
+    Args:
+        config: a training or evaluation config.
+        tasks: iterator over the problems with the config's tasks. The config's imports run first because imported
+            modules can register names.
+    """
+    failed = [*problem_of(("imports",), lambda: import_user_code(config.imports))]
+    yield from failed or tasks
+    for name, reward in config.rewards.items() if not failed else ():
+        spec = {"name": name, **reward.model_dump()}
+        yield from problems_within(("rewards", name), spec, lambda spec: resolve_rewards([spec]))
+    if config.data is not None:
+        yield from problem_of(("data", "path"), config.data.check_exists)
 
 
 def label_problem(label: str, reserved: Mapping[str, str]) -> str | None:

@@ -17,15 +17,12 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
-from rg_env.core.config import parsing
 from rg_env.core.config.files import COMMAND_LINE, Document, overridden, read_config
-from rg_env.core.config.parsing import Problem, config_error, parse_config, problems_within
-from rg_env.core.rewards import resolve_rewards
+from rg_env.core.config.parsing import Problem, config_error, parse_config
 from rg_env.core.run_folder import model_path_problem
 from rg_env.core.tasks.task_table import load_table
-from rg_env.core.user_code import import_user_code
 from rg_env.evaluation.config import TASKS_BY_NAME, EvalConfig, EvalModel, run_of
-from rg_env.evaluation.labels import entry_problems
+from rg_env.evaluation.labels import entry_problems, name_problems
 from rg_env.tiny import TINY
 
 _NAME = re.compile(r"[^\s/\\\x00-\x1f][^\\\x00-\x1f]{0,119}")
@@ -106,11 +103,7 @@ def _category(label: str, entry: Any) -> str | None:
 
 
 def _names(config: EvalConfig) -> Iterator[Problem]:
-    """Import the user's code, then check the tasks, the rewards and the path of the user's data."""
-    failed = [*parsing.problem_of(("imports",), lambda: import_user_code(config.imports))]
-    yield from failed or (*_tasks(config), *_rewards(config))
-    if config.data is not None:
-        yield from parsing.problem_of(("data", "path"), config.data.check_exists)
+    return name_problems(config, _tasks(config))
 
 
 def _url_problem(url: str) -> str | None:
@@ -154,6 +147,8 @@ def path_problems(models: Iterable[EvalModel]) -> Iterator[str]:
 
 
 def _tasks(config: EvalConfig) -> Iterator[Problem]:
+    if not config.rewards:
+        yield Problem(("rewards",), "is empty: add a reward, such as {correctness: 1.0}")
     reserved = {_ALL_TASKS: "the files that cover all tasks", config.data_name or "": "the data"}
     for name, entry in config.tasks.items():
         if config.count(name) * config.rollouts_per_example > _MOST_ANSWERS:
@@ -161,13 +156,6 @@ def _tasks(config: EvalConfig) -> Iterator[Problem]:
             yield Problem(("tasks", name), message)
         label = None if entry.task in (None, name) else name
         yield from entry_problems(("tasks", name), config.gym(name), label, reserved)
-
-
-def _rewards(config: EvalConfig) -> Iterator[Problem]:
-    if not config.rewards:
-        yield Problem(("rewards",), "is empty: add a reward, such as {correctness: 1.0}")
-    for spec in config.reward_list:
-        yield from problems_within(("rewards", spec["name"]), spec, lambda spec: resolve_rewards([spec]))
 
 
 def _sampling(config: EvalConfig) -> Iterator[Problem]:

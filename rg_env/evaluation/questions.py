@@ -140,17 +140,12 @@ def draw(config: EvalConfig, name: str) -> Questions:
         InputError: Reasoning Gym rejects the options, the task has too few questions, or the data cannot be read.
         GenerationError: a draw takes too long, or a generation process cannot be started or dies.
     """
-    how: dict[str, Any] = {
-        "rewards": config.reward_list,
-        "system_prompt": config.prompt.system_prompt,
-        "prompt_placement": config.prompt.placement,
-        "preamble": config.prompt.preamble,
-    }
+    how = {"rewards": config.rewards, **config.prompt.arguments}
     if config.data and name == config.data_name:
         rows = in_order(config.data.rows(), config.eval_seed)
         return Questions(Environment(eval_rows=rows[: config.count(name)], **how), label=name)
     env = ReasoningGym(
-        config.gym(name),
+        config.mixture(name),
         num_train_examples=0,
         num_eval_examples=config.count(name),
         eval_seed=config.eval_seed,

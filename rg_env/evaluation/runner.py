@@ -33,7 +33,6 @@ from rg_env.core.config import yaml12
 from rg_env.core.data.generation import check_options
 from rg_env.core.processes import resume_words
 from rg_env.core.run_folder import free_folder, locked, read_yaml, removed_on_error, write_aside
-from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import counted, one_line
 from rg_env.errors import EngineError, InputError, OutputFolderError, RGEnvError, ServerError
 from rg_env.evaluation import endpoints, local_models
@@ -114,7 +113,7 @@ def prepared(config: EvalConfig, *, resume: bool = False) -> tuple[EvalConfig, l
             endpoints.key_of(model)
     if config.data and config.data.is_file:
         config.data.rows()
-    check_options({f"tasks.{name}": Mixture.parse(config.gym(name)).tasks[0] for name in config.tasks})
+    check_options({f"tasks.{name}": config.mixture(name).tasks[0] for name in config.tasks})
     return config, notes, _folder(config, resume)
 
 

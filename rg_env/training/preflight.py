@@ -78,9 +78,10 @@ def check_start(
         raise InputError(f"checkpoint: {problem}")
     if config.splits.manifest is not None:
         read_manifest(config.splits.manifest)
-    gym = {f"tasks.{spec['name']}": spec for spec in config.gym}
-    gym |= {f"evaluation.tasks.{name}": config.evaluation.gym(name) for name in config.evaluation.tasks}
-    check_options({key: config.mixture(spec).tasks[0] for key, spec in gym.items()})
+    tasks = {f"tasks.{task.name}": task for task in (config.mixture.tasks if config.tasks else ())}
+    for label, mixture in config.evaluation_mixtures.items():
+        tasks |= {f"evaluation.tasks.{label or task.name}": task for task in mixture.tasks}
+    check_options(tasks)
     rows = own_rows(config) if read_data else None
     check_hub(config.hub)
     check_logins(config.logging)

@@ -95,7 +95,7 @@ def test_a_config_imports_tasks_and_rewards(tmp_path: Path) -> None:
         assert score(f"<answer>{rows[0]['answer']}</answer>", rows[0]["info"]).status == "correct"
         near = score(f"<answer>{int(rows[0]['answer']) + 1}</answer>", rows[0]["info"])
         assert (near.status, near.progress) == ("wrong", 0.1)
-        assert [reward.name for reward in resolve_rewards(config.reward_specs)] == ["correctness", "shows_work"]
+        assert [reward.name for reward in resolve_rewards(config.rewards)] == ["correctness", "shows_work"]
 
 
 def test_a_failing_import_is_reported_with_its_line_in_the_config(tmp_path: Path) -> None:

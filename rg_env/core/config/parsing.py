@@ -372,6 +372,11 @@ class PromptConfig(Section):
     """Additional text at the start of the system message, before `system_prompt` if `placement` is "system". Default:
     no additional text."""
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The section as arguments of an environment."""
+        return {"system_prompt": self.system_prompt, "prompt_placement": self.placement, "preamble": self.preamble}
+
 
 class RewardConfig(Section):
     """A reward function. A plain number sets the reward's weight."""

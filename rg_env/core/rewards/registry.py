@@ -142,9 +142,9 @@ def resolve_rewards(spec: object = None) -> list[WeightedReward]:
     """Resolve `spec` to weighted rewards. None means `DEFAULT_REWARDS`. Raises `InputError` if `spec` is invalid.
 
     `spec` can be a list whose items are names, functions, (name or function, weight) pairs, or settings. `spec` can
-    also be a mapping from each name to its weight or settings. Settings are a mapping that can have the keys `name`,
-    `weight` (1 by default; with 0, the reward is only logged), `when` (a key of `GATES`) and `options` (values for the
-    function's own parameters).
+    also be a mapping from each name to its weight or settings. Settings are a `RewardConfig`, or a mapping that can
+    have the keys `name`, `weight` (1 by default; with 0, the reward is only logged), `when` (a key of `GATES`) and
+    `options` (values for the function's own parameters).
     """
     if spec is None:
         spec = DEFAULT_REWARDS
@@ -162,6 +162,8 @@ def resolve_rewards(spec: object = None) -> list[WeightedReward]:
 
 
 def _named(name: Any, value: Any) -> Any:
+    if isinstance(value, RewardConfig):
+        value = value.model_dump()
     if not isinstance(value, Mapping):
         return name, value
     if value.get("name", name) != name:

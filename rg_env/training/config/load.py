@@ -17,13 +17,11 @@ from rg_env.core.config import parsing
 from rg_env.core.config.files import Document, Keys
 from rg_env.core.config.parsing import Problem
 from rg_env.core.processes import world_size
-from rg_env.core.rewards import resolve_rewards
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import load_table, working_levels
 from rg_env.core.text import counted
-from rg_env.core.user_code import import_user_code
 from rg_env.errors import InputError
-from rg_env.evaluation.labels import entry_problems
+from rg_env.evaluation.labels import entry_problems, name_problems
 from rg_env.training.config.grpo import GRPOSettings, batch_problems
 from rg_env.training.config.schema import RESERVED_LABELS, CurriculumConfig, EngineConfig, TrainConfig
 
@@ -58,18 +56,7 @@ def checked_config(document: Document, *, processes: int | None = None) -> Train
 
 
 def _names(config: TrainConfig) -> Iterator[Problem]:
-    """Yield the problems caused by unknown names, invalid options and a missing data file. The config's imports
-    run first because imported modules can register names."""
-    if failed := [*parsing.problem_of(("imports",), lambda: import_user_code(config.imports))]:
-        yield from failed
-        return
-    for spec in config.gym:
-        yield from parsing.problems_within(("tasks", spec["name"]), spec, Mixture.parse)
-    for spec in config.reward_specs:
-        yield from parsing.problems_within(("rewards", spec["name"]), spec, lambda spec: resolve_rewards([spec]))
-    if config.data is not None:
-        yield from parsing.problem_of(("data", "path"), config.data.check_exists)
-    yield from _evaluation_tasks(config)
+    return name_problems(config, _tasks(config))
 
 
 def problems(config: TrainConfig, processes: int = 1) -> Iterator[Problem]:
@@ -203,7 +190,9 @@ def curriculum_problems(curriculum: CurriculumConfig, tasks: Mapping[str, Any]) 
                 yield Problem(("curriculum", "schedule", step), f"the highest level of {name} is {top}")
 
 
-def _evaluation_tasks(config: TrainConfig) -> Iterator[Problem]:
+def _tasks(config: TrainConfig) -> Iterator[Problem]:
+    for spec in config.gym:
+        yield from parsing.problems_within(("tasks", spec["name"]), spec, Mixture.parse)
     evaluation = config.evaluation
     reserved = RESERVED_LABELS | ({config.data.name: "the data"} if config.data else {})
     for name in evaluation.tasks:

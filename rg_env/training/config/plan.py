@@ -11,7 +11,6 @@ from typing import Any
 from rg_env.core.config import yaml12
 from rg_env.core.config.files import leaves
 from rg_env.core.processes import world_size
-from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import counted
 from rg_env.training.config.grpo import GRPOSettings
 from rg_env.training.config.schema import TrainConfig, evaluation_steps
@@ -107,7 +106,7 @@ def _rows(config: TrainConfig, training: GRPOSettings, own_rows: int | None) -> 
         yield f"data        {config.data.path}"
         rows, counts = own_rows or 0, {"data": own_rows or 0}
     else:
-        counts = dict(zip(config.tasks, Mixture.parse(config.gym).counts(rows), strict=True))
+        counts = dict(zip(config.tasks, config.mixture.counts(rows), strict=True))
         shown = {name: f"{100 * n / rows:.3g}% of the prompts" if name in drawn else n for name, n in counts.items()}
         yield f"tasks       {', '.join(f'{name} ({each})' for name, each in shown.items())}"
     if fixed := sum(count for name, count in counts.items() if name not in drawn):

@@ -443,46 +443,48 @@ class TrainConfig(Section):
 
     @property
     def gym(self) -> list[dict[str, Any]]:
-        """The tasks in the form that `Mixture.parse` accepts."""
+        """The tasks, with only the user's own options, in the form that `Mixture.parse` accepts."""
         return [{"name": name, **task.model_dump()} for name, task in self.tasks.items()]
-
-    @property
-    def reward_specs(self) -> list[dict[str, Any]]:
-        """The rewards in the form that `resolve_rewards` accepts."""
-        return [{"name": name, **reward.model_dump()} for name, reward in self.rewards.items()]
 
     @property
     def trained_on(self) -> list[str]:
         """Names of the training tasks, or of the data file, to use in the run's name."""
         return [self.data.name] if self.data else list(self.tasks)
 
-    def mixture(self, gym: Any) -> Mixture:
-        """Parse `gym` as a mixture. With the tiny policy, task options that `gym` does not set default to the values
-        that the policy was trained with."""
+    @property
+    def mixture(self) -> Mixture:
+        """The training tasks, of which there must be at least one. With the tiny policy, options that are not set
+        default to the values that the policy was trained with. This also applies to `evaluation_mixtures`."""
+        return self._parsed(self.gym)
+
+    @property
+    def evaluation_mixtures(self) -> dict[str | None, Mixture]:
+        """The tasks to evaluate in addition to the training tasks, by label. The held-out tasks share one mixture, with
+        None as the label. The weights are the tasks' numbers of questions."""
+        held_out, labels = self.evaluation.held_out, self.evaluation.labels
+        parts: dict[str | None, list[str]] = {None: held_out} if held_out else {}
+        parts |= {label: [label] for label in labels}
+        return {label: self._parsed([self.evaluation.gym(name) for name in names]) for label, names in parts.items()}
+
+    def _parsed(self, gym: list[dict[str, Any]]) -> Mixture:
         return tiny_mixture(gym) if self.model.name == TINY else Mixture.parse(gym)
 
     def environment(self, rows: DataRows | None = None) -> Environment:
         """Return the environment with the training tasks, or with `rows`."""
         if rows is not None:
-            return Environment(*rows, **self._prompt_arguments())
+            return Environment(*rows, self.rewards, **self.prompt.arguments)
         splits = self.splits
-        return self._gym(self.gym, splits.num_train_examples, splits.num_eval_examples, splits.manifest)
+        return self._gym(self.mixture, splits.num_train_examples, splits.num_eval_examples, splits.manifest)
 
     def evaluation_environments(self) -> Iterator[tuple[str | None, ReasoningGym]]:
-        """Yield the environments to evaluate in addition to the training tasks, each with its label. The held-out tasks
-        share one environment, with None as the label."""
-        evaluation = self.evaluation
-        parts: list[tuple[str | None, list[str]]] = [(None, evaluation.held_out)] if evaluation.held_out else []
-        parts += [(label, [label]) for label in evaluation.labels]
-        for label, names in parts:
-            gym = [evaluation.gym(name) for name in names]
-            # The weights add up to the number of rows, so each task's number of rows equals its weight.
-            yield label, self._gym(gym, 0, sum(spec["weight"] for spec in gym), None)
+        """Yield the environment for each of the `evaluation_mixtures`, with its label."""
+        for label, mixture in self.evaluation_mixtures.items():
+            yield label, self._gym(mixture, 0, round(sum(task.weight for task in mixture.tasks)))
 
-    def _gym(self, gym: list[dict[str, Any]], num_train: int, num_eval: int, manifest: str | None) -> ReasoningGym:
+    def _gym(self, mixture: Mixture, num_train: int, num_eval: int, manifest: str | None = None) -> ReasoningGym:
         splits = self.splits
         return ReasoningGym(
-            self.mixture(gym),
+            mixture,
             num_train,
             num_eval,
             seed=self.seed if splits.seed is None else splits.seed,
@@ -490,16 +492,9 @@ class TrainConfig(Section):
             split_by=splits.by,
             manifest=manifest,
             grading=self.grading,
-            **self._prompt_arguments(),
+            rewards=self.rewards,
+            **self.prompt.arguments,
         )
-
-    def _prompt_arguments(self) -> dict[str, Any]:
-        return {
-            "system_prompt": self.prompt.system_prompt,
-            "prompt_placement": self.prompt.placement,
-            "preamble": self.prompt.preamble,
-            "rewards": self.reward_specs,
-        }
 
     def grpo_config(self, folder: Path | None = None) -> GRPOConfig:
         """Return the arguments of `GRPOTrainer`, with `folder` as the output folder."""
