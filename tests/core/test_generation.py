@@ -92,11 +92,16 @@ def test_a_killed_process_is_a_clear_error(generation: Make) -> None:
     """If a process dies, for example killed by the kernel for its memory, generation raises an error of one line and
     ends the other processes."""
     made = generation(requests("futoshiki", 1000))
-    timer = threading.Timer(0.3, lambda: os.kill(made.drawers[0].process.pid, signal.SIGKILL))
-    timer.start()
+
+    def kill() -> None:
+        assert until(lambda: bool(made.drawers), 30)
+        os.kill(made.drawers[0].process.pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
     with pytest.raises(GenerationError, match=r"ended \(out of memory\?\): signal 9 \(Killed\)") as caught:
         made.run()
-    timer.join()
+    killer.join()
     assert "\n" not in str(caught.value)
 
 

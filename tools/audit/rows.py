@@ -31,7 +31,6 @@ class Draws:
         """Number of draws that yielded no question, by task; see `core.tasks.library_fixes.LEFT_OUT` for the
         reasons."""
         atexit.register(self._drawer.process.kill)
-        self._drawer.wait_ready()
 
     def items(self, task: str, n: int, seed: int = 0, config: Mapping[str, Any] | None = None) -> list[Item]:
         """Return the first `n` items of `task` for a user's `seed`; draws that yield no question are skipped.

@@ -8,10 +8,9 @@ order, so the rows do not depend on the number of processes. The processes run `
 import os
 import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,13 +139,15 @@ class Drawer:
             self.process = JsonProcess("rg_env.core.data.items:serve", bare_environment())
         except OSError as error:
             raise GenerationError(f"cannot start a process to generate rows: {error}") from error
-        self._settings = {"imports": dict(imports), "draw_cpu_s": self._limits.draw_cpu_s}
+        self._settings: dict[str, Any] = {"imports": dict(imports), "draw_cpu_s": self._limits.draw_cpu_s}
 
-    def wait_ready(self) -> None:
-        """Wait until the process has started. Raises the same errors as `draw`."""
-        self._exchange(self._settings, "a generation process", " to start")
+    def _wait_ready(self) -> None:
+        """Wait until the process has started."""
+        if self._settings:
+            self._exchange(self._settings, "a generation process", " to start")
+            self._settings = {}
 
-    def draw(self, request: RowRequest, draws: range) -> Iterator[tuple[Item | None, str]]:
+    def draw(self, request: RowRequest, draws: range) -> list[tuple[Item | None, str]]:
         """Draw items for the splits in `request`, in order. Each result is a pair: an item or None, and the library's
         error or an empty string.
 
@@ -154,6 +155,8 @@ class Drawer:
             InputError: the library rejects the options.
             GenerationError: a draw takes too long, or the process dies.
         """
+        self._wait_ready()
+        found: list[tuple[Item | None, str]] = []
         spec, splits = request.spec, [split for split, n in request.counts.items() if n]
         job: Any = {"task": spec.name, "config": spec.config, "seed": request.seed, "by": request.by}
         job |= {"splits": splits, "first": draws.start, "count": len(draws)}
@@ -162,10 +165,12 @@ class Drawer:
             remedy = f" with config {spec.config_json}: choose another seed or easier options"
             reply = self._exchange(job, f"task {spec.name!r}: {draw}", remedy)
             job = None
-            yield (None, reply["failed"]) if isinstance(reply, dict) else (Item(*reply) if reply else None, "")
+            found.append((None, reply["failed"]) if isinstance(reply, dict) else (Item(*reply) if reply else None, ""))
+        return found
 
     def check(self, spec: TaskSpec) -> str:
         """Return why the library rejects the options of a task, or "" if it accepts them."""
+        self._wait_ready()
         reply = self._exchange({"task": spec.name, "config": spec.config}, f"the check of task {spec.name!r}", "")
         return str(reply["failed"])
 
@@ -203,7 +208,6 @@ def check_options(specs: Mapping[str, TaskSpec]) -> None:
         return
     drawer = Drawer(sources(), Limits(silence_s=60.0))
     try:
-        drawer.wait_ready()
         problems = {key: drawer.check(spec) for key, spec in changed.items()}
     except GenerationError:
         return  # the options are checked again when questions are drawn
@@ -227,9 +231,6 @@ class Generation:
         self._limits = limits or Limits()
         self._walks = [_Walk(request) for request in requests]
         self._imports = sources() if any(is_user_task(request.spec.name) for request in requests) else {}
-        self._changed = threading.Condition()
-        """Condition that is held while the walks are used, and notified when they change."""
-        self._is_over = False
 
     def run(self) -> list[dict[Split, list[DrawnRow]]]:
         """Draw until every request has its rows.
@@ -244,17 +245,23 @@ class Generation:
         try:
             for _ in range(min(self._most, -(-total // _ROWS_PER_PROCESS))):
                 self.drawers.append(Drawer(self._imports, self._limits))
-            served = [pool.submit(self._serve, drawer) for drawer in self.drawers]
+            idle: list[tuple[Drawer, _Walk | None]] = [(drawer, None) for drawer in self.drawers]
+            running: dict[Future[list[tuple[Item | None, str]]], tuple[Drawer, _Walk, range]] = {}
             while missing := self._rows_missing():
+                while idle and (walk := self._next_walk(idle[-1][1])):
+                    drawer, draws = idle.pop()[0], walk.plan()
+                    walk.processes += 1
+                    running[pool.submit(drawer.draw, walk.request, draws)] = drawer, walk, draws
                 if time.monotonic() - shown_s > _PROGRESS_S:
                     print(f"generating rows: {total - missing:,} of {total:,}", file=sys.stderr, flush=True)
                     shown_s = time.monotonic()
-                for future in wait(served, 0.1, FIRST_COMPLETED).done:
-                    future.result()  # raises the error that ended the thread
+                for future in wait(running, 0.1, FIRST_COMPLETED).done:
+                    drawer, walk, draws = running.pop(future)
+                    for index, (item, failure) in zip(draws, future.result(), strict=True):
+                        walk.add(index, item, failure)
+                    walk.processes -= 1
+                    idle.append((drawer, walk))
         finally:  # also runs after errors and Ctrl-C
-            with self._changed:
-                self._is_over = True
-                self._changed.notify_all()
             for drawer in self.drawers:
                 drawer.process.signal_kill()
             pool.shutdown()
@@ -263,38 +270,13 @@ class Generation:
         return [walk.rows() for walk in self._walks]
 
     def _rows_missing(self) -> int:
-        with self._changed:
-            return sum(sum(walk.missing().values()) for walk in self._walks)
+        return sum(sum(walk.missing().values()) for walk in self._walks)
 
-    def _serve(self, drawer: Drawer) -> None:
-        """Hand draws to a process and collect its items until every row is found. This method runs in a thread."""
-        walk = None
-        drawer.wait_ready()
-        while work := self._next_work(walk):
-            walk, draws = work
-            for index, (item, failure) in zip(draws, drawer.draw(walk.request, draws), strict=True):
-                with self._changed:
-                    walk.add(index, item, failure)
-                if not walk.missing() and not self._rows_missing():
-                    return
-            with self._changed:
-                self._changed.notify_all()
-
-    def _next_work(self, last: _Walk | None) -> tuple[_Walk, range] | None:
-        """Wait for and return the next draws for a process that last worked on the walk `last`. Returns None when
-        generation is over.
+    def _next_walk(self, last: _Walk | None) -> _Walk | None:
+        """Return the walk for a process that last worked on the walk `last`, or None if all draws are handed out.
 
         Opening a task takes up to 3 s, so a process stays with its walk while draws remain. After that, it prefers the
         walk with the fewest processes, and then the one with the most draws left.
         """
-        with self._changed:
-            if last:
-                last.processes -= 1
-            while not self._is_over:
-                left = {walk: n for walk in self._walks if (n := walk.to_plan())}
-                if left:
-                    walk = last if last in left else min(left, key=lambda w: (w.processes, -left[w]))
-                    walk.processes += 1
-                    return walk, walk.plan()
-                self._changed.wait()
-        return None
+        left = {walk: n for walk in self._walks if (n := walk.to_plan())}
+        return last if last in left else min(left, key=lambda w: (w.processes, -left[w]), default=None)
