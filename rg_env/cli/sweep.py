@@ -41,7 +41,6 @@ def run(options: argparse.Namespace) -> int:
     from rg_env.jobs.sweep import (
         fixed_and_swept,
         load_sweep,
-        notes,
         plan_lines,
         resume_command,
         run_sweep,
@@ -61,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
         print("\n".join(plan_lines(sweep, folder)))
         return 0
     require("psutil", "matplotlib", "rich", extra="train")  # fail before the runs start
-    print("\n".join([plan_lines(sweep, folder)[0], *notes(sweep)]), flush=True)
+    print(plan_lines(sweep, folder)[0], flush=True)
     code = run_sweep(sweep, folder, again=resume_command(options.config, options.overrides, options.sweep, folder))
     if code <= 1:
         compare_runs(folder)

@@ -25,7 +25,7 @@ from rg_env.errors import InputError, OutputFolderError
 from rg_env.evaluation.load import load_eval_config
 from rg_env.inference.vllm.command import guessed_sizes, parallel_sizes, serve_command
 from rg_env.jobs.launch import longest_sequence
-from rg_env.jobs.sweep import SWEEP_FILE, load_sweep, notes, parse_axes
+from rg_env.jobs.sweep import SWEEP_FILE, load_sweep, parse_axes
 from rg_env.training.config.load import load_train_config
 from rg_env.training.config.plan import plan
 from rg_env.training.config.schema import EngineConfig, TrainConfig
@@ -216,7 +216,7 @@ def _training(job: SlurmJob, document: Document) -> dict[str, Any]:
         root = configs[0].output.dir or "outputs"
         values |= {"points": sweep.points, "described": to_yaml(sweep.described())}
         head = [f"Compare the sweep's runs at any time with: rg-env compare {shlex.quote(root)}/{job.name}-JOBID"]
-        head += [f"{counted(len(sweep.points), 'job')}, one per point", *notes(sweep)]
+        head += [f"{counted(len(sweep.points), 'job')}, one per point"]
     else:
         config = load_train_config(job.config, job.overrides, processes=processes)
         configs, root = (config,), config.output.dir or "outputs"

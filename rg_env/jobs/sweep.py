@@ -44,7 +44,6 @@ from rg_env.core.text import counted, listed, one_line, short_keys, shortened, s
 from rg_env.errors import ConfigError, InputError, OutputFolderError
 from rg_env.jobs.supervisor import Supervisor
 from rg_env.training.config.load import checked_config
-from rg_env.training.config.plan import without_effect
 from rg_env.training.config.schema import TrainConfig
 
 SWEEP_FILE, CONFIG_FILE, LOGS = "sweep.yaml", "config.yaml", "logs"
@@ -394,7 +393,7 @@ def _run_point(supervisor: Supervisor, sweep: Sweep, point: SweepPoint, folder: 
 
 
 def plan_lines(sweep: Sweep, folder: Path) -> list[str]:
-    """Describe the grid, with one line per point, followed by any keys that have no effect."""
+    """Describe the grid, with one line per point."""
     lines = [f"{counted(len(sweep.points), 'run')}, one after another, in {folder}/"]
     width = max(len(point.name) for point in sweep.points)
     for point, config in zip(sweep.points, sweep.configs, strict=True):
@@ -402,16 +401,7 @@ def plan_lines(sweep: Sweep, folder: Path) -> list[str]:
         state = "" if status == "not started" else f", {status}"
         steps = config.training_for().max_steps
         lines.append(f"{point.number:>4}  {point.name:<{width}}  {counted(steps, 'step')}{state}")
-    return [*lines, *notes(sweep)]
-
-
-def notes(sweep: Sweep) -> list[str]:
-    """Return one line for each set of keys that have no effect, preceded by the names of the affected points."""
-    found: dict[str, list[str]] = {}
-    for point, config in zip(sweep.points, sweep.configs, strict=True):
-        if line := without_effect(config):
-            found.setdefault(line, []).append(point.name)
-    return [f"{some_of(names, len(sweep.points))}: {line}" for line, names in found.items()]
+    return lines
 
 
 def _failure_file(folder: Path, name: str) -> Path:

@@ -284,26 +284,6 @@ def test_unsupported_yaml_values_are_one_line_errors(tmp_path: Path, text: str, 
         assert len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize(
-    ("theirs", "ours"),
-    [
-        ("configs/inter_generalisation/algorithmic_qwen_3b.yaml", "train/paper/inter_algorithmic"),
-        ("training/configs/intra_generalisation/graphs_qwen_3b.yaml", "train/paper/intra_graphs"),
-        ("configs/curriculum-experiments/mini_sukoku/curriculum.yaml", "train/paper/curriculum_mini_sudoku"),
-        ("training/evaluation/eval_algorithmic_composite.yaml", "eval/paper_tables"),
-        ("configs/experiments/leg_counting_qwen7b.yaml", "train/leg_counting_qwen7b"),
-        ("config/syllogism_toy.yaml", "train/syllogism_toy"),
-    ],
-)
-def test_configs_of_the_sources_have_a_counterpart(tmp_path: Path, theirs: str, ours: str) -> None:
-    """For a config path of another repository, also in `extends:`, the error names the corresponding shipped config."""
-    assert (Path(__file__).parents[2] / "configs" / f"{ours}.yaml").is_file()
-    for file in (theirs, write(tmp_path, main=f"extends: {theirs}\n")):
-        with pytest.raises(InputError, match=rf"corresponds to configs/{ours}\.yaml here$") as caught:
-            read_config(file)
-        assert "\n" not in str(caught.value)
-
-
 # Imports
 
 

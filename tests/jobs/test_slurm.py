@@ -172,7 +172,6 @@ def test_the_command_writes_a_file_once_and_prints_how_to_submit_it(checkout: Pa
     assert rg_env("slurm", *swept.split())[1].splitlines()[1:-1] == [
         "Compare the sweep's runs at any time with: rg-env compare outputs/vllm-JOBID",
         "2 jobs, one per point",
-        "every point: without effect: training.epsilon (training.num_iterations: 1)",
     ]
 
 

@@ -60,17 +60,6 @@ def test_a_dry_run_prints_the_grid(rg_env: Run, folder: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["run.yaml"]
 
 
-def test_a_dry_run_reports_settings_without_effect(rg_env: Run) -> None:
-    """The message names the points."""
-    words = ["--dry-run", "training.max_steps=3", "--sweep"]
-    sweep = ["training.num_iterations=1,2", "training.epsilon=0.1,0.3"]
-    lines = rg_env("train", "run.yaml", *words, *sweep)[1].splitlines()
-    without = "without effect: training.epsilon (training.num_iterations: 1)"
-    assert lines[1].split() == ["1", "num_iterations=1_epsilon=0.1", "3", "steps"]
-    assert lines[-1] == f"num_iterations=1_epsilon=0.1 and 1 more: {without}"
-    assert rg_env("train", "run.yaml", *words, sweep[1])[1].endswith(f"every point: {without}\n")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

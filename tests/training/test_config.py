@@ -19,7 +19,7 @@ from rg_env.core.config.yaml12 import to_yaml
 from rg_env.errors import ConfigError, InputError
 from rg_env.training.config.grpo import OTHER_TRAINERS, GRPOConfig, batch_problems
 from rg_env.training.config.load import load_train_config
-from rg_env.training.config.plan import describe, without_effect
+from rg_env.training.config.plan import describe
 from rg_env.training.config.schema import TrainConfig
 
 CASES = data("train_configs")
@@ -48,13 +48,11 @@ def test_a_mistake_is_one_line_with_path_and_remedy(base: Path, overrides: str |
     assert any(text.startswith(override.partition("=")[0].split(".")[0]) for override in overrides)
 
 
-def test_a_config_of_the_papers_trainer_is_one_line(tmp_path: Path) -> None:
-    """The error names our config that corresponds to the file."""
-    file = tmp_path / "inter_generalisation" / "logic_qwen_3b.yaml"
-    file.parent.mkdir()
-    file.write_text("reasoning_gym: {dataset_size: 20000}\ntrainer: {n_gpus_per_node: 4}\n")
-    with pytest.raises(ConfigError, match=r"own trainer: .* corresponds to configs/train/paper/inter_logic.yaml here$"):
-        load_train_config(file)
+def test_a_config_of_the_papers_trainer_is_one_line(base: Path) -> None:
+    """The error names the folder of our configs for the paper's runs."""
+    base.write_text("reasoning_gym: {dataset_size: 20000}\ntrainer: {n_gpus_per_node: 4}\n")
+    with pytest.raises(ConfigError, match=r"own trainer: see configs/train/paper for the paper's runs$"):
+        load_train_config(base)
 
 
 def test_all_invalid_options_of_a_task_are_reported_with_their_lines(base: Path) -> None:
@@ -246,30 +244,13 @@ def test_the_plan_describes_the_run(base: Path, case: dict[str, list[str]]) -> N
         assert f"\n#   {line}\n" in f"{text}\n"
 
 
-@pytest.mark.parametrize(("given", "keys", "reason", "needed"), CASES["without_effect"])
-def test_a_key_without_effect_is_named_with_the_reason(
-    base: Path, given: list[str], keys: str, reason: str, needed: str
-) -> None:
-    """The plan names the key, unless the config also has what the key needs."""
-    config = load_train_config(base, given)
-    assert without_effect(config) == f"without effect: {keys} ({reason})"
-    assert describe(config).endswith(f"\n#   {without_effect(config)}")
-    assert keys not in without_effect(load_train_config(base, [*given, needed]))
-
-
-@pytest.mark.parametrize("overrides", CASES["with_effect"], ids=str)
-def test_keys_with_an_effect_are_not_reported(base: Path, overrides: list[str]) -> None:
-    assert without_effect(load_train_config(base, overrides)) == ""
-
-
 def test_a_run_begins_with_its_plan(
     base: Path, rg_env: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first of several processes prints the plan, with the keys that have no effect, before anything is loaded."""
-    given = "engine: {port: 1}\ntraining: {max_steps: 40, num_train_epochs: 2}\n"
-    base.write_text(f"{base.read_text().replace('tiny', 'nowhere/at-all')}{given}")
+    """The first of several processes prints the plan before anything is loaded."""
+    base.write_text(base.read_text().replace("tiny", "nowhere/at-all"))
     monkeypatch.setattr("rg_env.inference.models.hub_answers", lambda: False)
-    for rank, lines in (("0", 10), ("1", 0)):
+    for rank, lines in (("0", 9), ("1", 0)):
         monkeypatch.setenv("RANK", rank)
         code, printed, error = rg_env("train", str(base), f"output.dir=run{rank}")
         assert code == 2
@@ -278,8 +259,7 @@ def test_a_run_begins_with_its_plan(
         if lines:
             assert printed.startswith("model       nowhere/at-all, all weights; generation in the training process\n")
             assert "output      run0, " in printed
-            unused = "engine.port (engine.kind: embedded); training.max_steps (training.num_train_epochs)"
-            assert printed.endswith(f"\nwithout effect: {unused}\nloading nowhere/at-all ...\n")
+            assert printed.endswith("\nloading nowhere/at-all ...\n")
 
 
 def parts(annotation: Any) -> list[type[Section]]:

@@ -13,7 +13,6 @@ from rg_env.evaluation.load import load_eval_config
 from rg_env.tiny import TRAINING
 from rg_env.training.config.grpo import GRPOSettings
 from rg_env.training.config.load import load_train_config
-from rg_env.training.config.plan import without_effect
 from rg_env.training.config.schema import TrainConfig
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -37,11 +36,10 @@ def loaded(folder: Path, *extends: Path | str, **sections: Any) -> TrainConfig:
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=name)
 def test_an_experiment_loads_and_is_documented(path: Path) -> None:
-    """The resolved config loads to an equal config, every key has an effect, and the comment at the top gives the
+    """The resolved config loads to an equal config, and the comment at the top gives the
     command, the source of the numbers, and the metrics under labels."""
     config = load_train_config(path)
     assert TrainConfig.model_validate_json(config.model_dump_json()) == config
-    assert without_effect(config) == ""
     head = path.read_text().split("extends:")[0]
     assert f"rg-env train configs/{name(path)}\n" in head
     assert re.search("(?i)published|figures|not from a publication|measured", head.replace("\n# ", " "))

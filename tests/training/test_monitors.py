@@ -315,7 +315,7 @@ def test_a_monitor_works_as_a_callback_alone(make_trainer: Any, capsys: pytest.C
         assert [alarm.step for alarm in watch.alarms if alarm.rule == "zero_variance"] == [2]
     assert capsys.readouterr().out.count("monitor zero_variance: ") == 2
     watched = {"kl", "sampling/mismatch_kl", "policy_ratio/max", "completions/format_ratio"}
-    assert not watched & set(trainer.state.log_history[0]), "what `without_effect` says of the options here"
+    assert not watched & set(trainer.state.log_history[0])
 
 
 def test_a_monitor_of_the_trainer_is_not_added_again(make_trainer: Any, capsys: pytest.CaptureFixture[str]) -> None:

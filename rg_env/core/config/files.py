@@ -147,7 +147,7 @@ def _extend(document: Document, file: Path, above: tuple[Path, ...]) -> None:
     for parent in parents:
         target = file.parent / parent
         if not os.path.isfile(target):
-            remedy = counterpart(target) or "use a path relative to the config that extends it"
+            remedy = "use a path relative to the config that extends it"
             raise InputError(f"{file}: there is no file {one_line(target, 500)} to extend; {remedy}")
         _extend(document, target, (*above, here))
     own, earlier = values.get("imports"), document.values.get("imports") or []
@@ -219,7 +219,7 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
     except UnicodeDecodeError as error:
         raise InputError(f"cannot read the config {name}: it is not UTF-8 text") from error
     except (OSError, ValueError) as error:
-        hint = (similar_file(file) or counterpart(file)) if isinstance(error, FileNotFoundError) else ""
+        hint = similar_file(file) if isinstance(error, FileNotFoundError) else ""
         raise InputError(f"cannot read the config {name}: {reason_of(error)}{hint and f'; {hint}'}") from error
     values = {} if values is None else values
     if not isinstance(values, dict):
@@ -231,16 +231,6 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
                 f"{file}: line {line}: {section}.{key} has no value because '#' starts a comment; quote the value"
             )
     return values, lines
-
-
-def counterpart(file: Path) -> str:
-    """Return a hint that names the shipped counterpart of a config from another repository, matched by file name. The
-    hint is empty if no counterpart is known."""
-    for pattern, ours in OTHER_NAMES["configs"].items():
-        if found := re.search(f"(?:^|/)(?:{pattern})$", file.with_suffix("").as_posix()):
-            name = found.expand(ours)
-            return f"the config of that name in another repository corresponds to configs/{name}.yaml here"
-    return ""
 
 
 def leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

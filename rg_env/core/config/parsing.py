@@ -8,20 +8,19 @@ This module also defines the sections and field types that training and evaluati
 
 import contextlib
 import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from rg_env.core.config.files import COMMAND_LINE, Document, Keys, counterpart, leaves, without_key
+from rg_env.core.config.files import Document, Keys, without_key
 from rg_env.core.config.files import read_config as read_config
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement
 from rg_env.core.tasks.task_table import is_task_option
 from rg_env.core.text import shortened
-from rg_env.errors import ConfigError, InputError, nearest, unknown_name
+from rg_env.errors import ConfigError, InputError, unknown_name
 
 _Section = TypeVar("_Section", bound="Section")
 
@@ -36,10 +35,8 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     renamed: ClassVar[Mapping[str, str]] = {}
-    """Keys from other releases and other tools, with their replacements."""
-    other_sections: ClassVar[Sequence[str]] = ()
-    """For a top-level schema: the keys in `renamed` that are section names in other tools' configs. The keys in these
-    sections are reported one by one."""
+    """Keys from other releases and other tools, with their replacements. The keys of a top-level schema apply to all of
+    its sections."""
     short: ClassVar[str] = ""
     """Key that is set if plain text is given instead of a mapping, as in `model=tiny`. If `short` is empty, plain text
     is an error."""
@@ -92,36 +89,19 @@ def parse_config(
             and values at once.
     """
     for key, message in schema.mistaken.items():
-        overridden = key in schema.other_sections and document.origin((key,)) == COMMAND_LINE
-        if key in document.values and key not in schema.model_fields and not overridden:
-            here = counterpart(document.file)
-            raise ConfigError(f"{document.file}: {message}{here and f'; {here}'}")
+        if key in document.values and key not in schema.model_fields:
+            raise ConfigError(f"{document.file}: {message}")
     problems = [*_misspelt_nulls(schema, document)]
     try:
         config = _validated(schema, document.values)
     except ValidationError as error:
-        found = problems_in(schema, error)
-        problems += [each for problem in found for each in _by_key(document, schema, problem)]
+        problems += problems_in(schema, error)
         rest = document.without(problem.path for problem in problems)
         with contextlib.suppress(ValidationError):  # a required key may be missing
             problems += names(_validated(schema, rest.values))
     if problems:
         raise config_error(document, problems)
     return config
-
-
-def _by_key(document: Document, schema: type[Section], problem: Problem) -> Iterator[Problem]:
-    """Yield `problem` or, if it is about another tool's section, a problem for each key in the section, with the
-    rg_env name of the key if there is one."""
-    section = document.get(problem.path)
-    if len(problem.path) > 1 or problem.path[0] not in schema.other_sections or not isinstance(section, Mapping):
-        yield problem
-        return
-    for key, _ in leaves(section):
-        path = (*problem.path, *key.split("."))
-        hint = unknown_key(schema, path[-1:])
-        is_known = not hint.startswith("unknown") or re.search(rf"\.{re.escape(path[-1])}\b", hint)
-        yield Problem(path, hint if is_known else problem.message)
 
 
 def _validated(schema: type[_Section], values: Mapping[str, Any]) -> _Section:
@@ -192,32 +172,22 @@ def problems_in(schema: type[BaseModel], error: ValidationError, *, term: str = 
 
 
 def unknown_key(schema: type[BaseModel], path: Keys, kind: str = "key") -> str:
-    """Return the message for an unknown key, with a suggestion if possible: the replacement for another tool's key, a
-    similar key, or the same key in another section."""
+    """Return the message for an unknown key, with a suggestion if possible: the replacement for another tool's key, the
+    same key in another section, or a similar key."""
     section, name = _section_at(schema, path[:-1]), path[-1]
     if section is None:
         return str(unknown_name("key", name, ()))
-    if text := _renamed(section, name):
-        return text
+    for known in (section, schema):
+        if name in (renamed := getattr(known, "renamed", {})):
+            return str(renamed[name])
     if issubclass(section, TaskOptions) and is_task_option(name):
         return f"is an option of the task; use config: {{{name}: VALUE}}"
-    others = {place: each for place, each in [((), schema), *_sections(schema)] if each is not section}
-    suggested = [".".join((*place, name)) for place, each in others.items() if name in each.model_fields]
-    for place, each in others.items():
-        if not suggested and (text := _renamed(each, name)):
-            clear = not place or "remove it" in text or re.search(r"[a-z]\.[a-z]", text)
-            return text if clear else f"{text} (in {'.'.join(place)})"
-    if not suggested and not nearest(name, section.model_fields):
-        near = ((place, nearest(name, each.model_fields, 0.8)) for place, each in others.items())
-        suggested = [".".join((*place, found[0])) for place, found in near if found][:1]
-    if suggested:
-        shown = [text if "." in text else f"{text} (at the top level)" for text in suggested[:3]]
+    sections = [((), schema), *_sections(schema)]
+    found = [".".join((*place, name)) for place, each in sections if each is not section and name in each.model_fields]
+    if found:
+        shown = [text if "." in text else f"{text} (at the top level)" for text in found[:3]]
         return f"unknown key {name!r}: did you mean {' or '.join(shown)}?"
     return str(unknown_name("key" if len(path) > 1 else kind, name, section.model_fields))
-
-
-def _renamed(section: type[BaseModel], name: str) -> str:
-    return str(getattr(section, "renamed", {}).get(name, ""))
 
 
 def _sections(schema: type[BaseModel], above: Keys = ()) -> Iterator[tuple[Keys, type[BaseModel]]]:

@@ -1,49 +1,15 @@
-"""Describe a run's plan and the keys that have no effect, as printed by `rg-env train CONFIG --dry-run`.
+"""Describe a run's plan, as printed by `rg-env train CONFIG --dry-run`.
 
 This module imports neither torch nor reasoning_gym.
 """
 
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
-from pathlib import Path
-from typing import Any
 
 from rg_env.core.config import yaml12
-from rg_env.core.config.files import leaves
 from rg_env.core.processes import world_size
 from rg_env.core.text import counted
 from rg_env.training.config.grpo import GRPOSettings
 from rg_env.training.config.schema import TrainConfig, evaluation_steps
-
-_UNUSED: dict[str, str] = yaml12.load(Path(__file__).with_name("no_effect.yaml").read_text(encoding="utf-8"))
-"""Conditions on a config's values, each with the keys (or patterns) that have no effect if the condition holds."""
-
-
-def without_effect(config: TrainConfig) -> str:
-    """Return a line that lists the keys that have no effect, with the reasons, or an empty string if there are no such
-    keys.
-
-    Such keys are not errors, so an override like `engine.kind=embedded` also works with a config written for a server.
-    A key is reported only if its value differs from the default and is not false, 0 or empty.
-    """
-    given = [key for key, value in leaves(config.model_dump(mode="json", exclude_defaults=True)) if value]
-    parts = []
-    for reason, patterns in _UNUSED.items():
-        if all(_holds(condition, config) for condition in reason.split(", ")):
-            keys = [key for pattern in patterns.split() for key in given if fnmatchcase(key, pattern)]
-            parts += [f"{', '.join(keys)} ({reason})"] if keys else []
-    return f"without effect: {'; '.join(parts)}" if parts else ""
-
-
-def _holds(condition: str, config: TrainConfig) -> bool:
-    """Whether a condition such as "data" or "engine.kind: vllm" holds for `config`."""
-    key, has_value, wanted = condition.partition(": ")
-    value: Any = config
-    for name in key.split("."):
-        value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
-    if not has_value:
-        return bool(value)
-    return not value if wanted == "null" else bool(value == yaml12.load(wanted))
 
 
 def describe(config: TrainConfig, own_rows: int | None = None) -> str:
@@ -86,7 +52,7 @@ def plan(config: TrainConfig, processes: int | None = None, own_rows: int | None
         place = f"{hub.repo_id} on the Hugging Face Hub{' (private)' if hub.private else ''}"
         state = ", with the optimizer state" if hub.optimizer_state == "full" else ""
         lines.append(f"upload      {place}, {_saved(hub.every, training.max_steps)}{state}")
-    return [*lines, *filter(None, [without_effect(config)])]
+    return lines
 
 
 def _every(steps: int) -> str:

@@ -397,8 +397,7 @@ class MonitorsConfig(Section):
 class TrainConfig(Section):
     """A training run's config."""
 
-    renamed: ClassVar = OTHER_TRAINERS["run"]
-    other_sections: ClassVar = OTHER_TRAINERS["sections"]
+    renamed: ClassVar = OTHER_TRAINERS["training"] | OTHER_TRAINERS["run"]
     mistaken: ClassVar = {
         "reasoning_gym": "this is a config for Reasoning Gym's own trainer: see configs/train/paper for the "
         "paper's runs",
