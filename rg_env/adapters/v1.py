@@ -337,6 +337,7 @@ if hasattr(vf, "SingleAgentEnv"):  # Verifiers 0.2 lacks this class; in that rel
 
         Attributes:
             environment: the underlying `ReasoningGym` with both splits, used by `GRPOTrainer`.
+            manifest: the manifest of both splits' rows (`core.data.manifest`), as in the v0 environment.
             taskset: the rows of `split` as Verifiers tasks.
 
         Raises:
@@ -359,6 +360,7 @@ if hasattr(vf, "SingleAgentEnv"):  # Verifiers 0.2 lacks this class; in that rel
             # Copy without validation, which would reject functions and mixtures.
             taskset = config.taskset.model_copy(update={**known, **own})
             super().__init__(config.model_copy(update={"taskset": taskset}))
+            self.manifest = env.manifest
             self.taskset = _RowsTaskset(taskset, env.train_rows if split == "train" else env.eval_rows)
 
     load_environment = ReasoningGymEnv

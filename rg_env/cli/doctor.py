@@ -27,11 +27,8 @@ def run(options: argparse.Namespace) -> int:
     """Run `rg-env doctor` and return the exit code, which is 1 if a check failed."""
     from rg_env.jobs.doctor import diagnose, planned_run
 
-    file, overrides = options.config, options.overrides
-    if file and "=" in file:  # there is no config
-        file, overrides = None, [file, *overrides]
     found = []
-    for check in diagnose(planned_run(file, overrides, options.processes)):
+    for check in diagnose(planned_run(options.config, options.overrides, options.processes)):
         print(check.line(), flush=True)
         found.append(check.status)
     print(f"{found.count('ok')} ok, {counted(found.count('warning'), 'warning')}, {found.count('failed')} failed")

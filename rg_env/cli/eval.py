@@ -57,13 +57,10 @@ def gpu_numbers(text: str) -> list[int]:
 
 def run(options: argparse.Namespace) -> int:
     """Run `rg-env eval` and return the exit code."""
-    from rg_env.core.config.files import is_config_file
     from rg_env.core.config.yaml12 import to_yaml
     from rg_env.evaluation.config import EvalConfig
     from rg_env.evaluation.load import load_eval_config
 
-    if options.config and not is_config_file(options.config) and "=" in options.config:  # an override
-        options.overrides, options.config = [options.config, *options.overrides], None
     given = options_of(EvalConfig, options)
     overrides = [*options.overrides, *_pop_overrides(given)]
     for name in {"models", "tasks"} & given.keys():

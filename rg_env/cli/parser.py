@@ -31,6 +31,7 @@ class CommandParser(argparse.ArgumentParser):
         self.examples = tuple(examples)
         self.advice = advice or f"`{self.prog} --help` lists the options"
         self._arguments: list[str] = []
+        self._may_lack_config = False
         self.set_defaults(parser=self)
 
     def flag(self, name: str, help: str) -> None:
@@ -52,6 +53,7 @@ class CommandParser(argparse.ArgumentParser):
     def config(self, help: str, *, required: bool = True) -> None:
         """Add positional arguments for a config and its overrides. Overrides may appear anywhere on the command
         line."""
+        self._may_lack_config = not required
         self.add_argument("config", metavar="CONFIG", nargs=None if required else "?", help=help)
         override = {"nargs": "*", "default": [], "metavar": "section.key=value"}
         self.add_argument("overrides", help="config overrides", **override)  # type: ignore[arg-type]
@@ -66,6 +68,8 @@ class CommandParser(argparse.ArgumentParser):
         if self._has("overrides"):  # argparse accepts overrides only directly after the first positional argument
             options.overrides = [*options.overrides, *(word for word in rest if not word.startswith("-"))]
             rest = [word for word in rest if word.startswith("-")]
+            if self._may_lack_config and options.config and is_override(options.config):
+                options.overrides, options.config = [options.config, *options.overrides], None
         return options, rest
 
     def error(self, message: str) -> NoReturn:
@@ -106,6 +110,11 @@ class CommandParser(argparse.ArgumentParser):
         schema = EvalConfig if self.prog.endswith(" eval") else TrainConfig
         match = re.search(r"did you mean (\S+?\.\S+?)[ ?]", unknown_key(schema, (name,)))
         return match[1] if match else None
+
+
+def is_override(word: str) -> bool:
+    """Whether `word` is a config override ("key=value") rather than the path of a config, which may contain "="."""
+    return "=" in word and not is_config_file(word)
 
 
 def request_of(kind: type[T], options: argparse.Namespace) -> T:

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from run_code import run_code
+from seen_rewards import Seen
 
 from rg_env.adapters.trl import TRLEnvironment, load_environment
 from rg_env.core.environment import ReasoningGym
@@ -158,18 +159,6 @@ def test_reasoning_in_a_separate_field_is_part_of_the_text() -> None:
         ]
         assert values == [[1.0], [1.0]]
     assert _call(env, [_right(row)], [row])[0] == [0.0]
-
-
-class Seen:
-    """A reward that keeps the rollouts that it is called with."""
-
-    def __init__(self, name: str) -> None:
-        self.__name__ = name
-        self.rollouts: list[Rollout] = []
-
-    def __call__(self, rollout: Rollout) -> float:
-        self.rollouts.append(rollout)
-        return rollout.score.value
 
 
 def test_a_batch_is_scored_and_logged_once() -> None:

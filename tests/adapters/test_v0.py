@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from chat_server import ChatServer
+from seen_rewards import Seen
 from user_code import TASK, nothing_left
 from v0_api import evaluated, functions, generated, names, vf, weights
 
@@ -20,18 +21,6 @@ from rg_env.errors import InputError, RewardError, UnknownNameError
 
 SMALL: dict[str, Any] = {"num_train_examples": 8, "num_eval_examples": 6}
 SHOTS = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "<answer>1</answer>"}]
-
-
-class Seen:
-    """A reward that returns 0 and keeps the rollouts it receives."""
-
-    def __init__(self) -> None:
-        self.rollouts: list[Rollout] = []
-        self.__name__ = f"seen_{id(self)}"
-
-    def __call__(self, rollout: Rollout) -> float:
-        self.rollouts.append(rollout)
-        return 0.0
 
 
 @pytest.mark.parametrize("prompt", [{}, {"prompt_placement": "user", "few_shot": SHOTS}, {"system_prompt": None}])
@@ -96,7 +85,7 @@ def test_reward_functions_share_a_rollouts_score(server: ChatServer, grading: st
         await asyncio.sleep(0.001)
         return len(rollout.text)
 
-    seen, other = Seen(), Seen()
+    seen, other = Seen(), Seen("other")
     env = rg_env.load_environment(**SMALL, grading=grading, rewards=["correctness", seen, other, judged])
     status, more = ("correct", "") if grading == "hardened" else ("partial", " or so")
     right = {row["question"]: row["answer"] for row in env.eval_dataset}

@@ -37,7 +37,7 @@ def test_load_environment_returns_a_verifiers_environment() -> None:
     assert isinstance(env.taskset, rg_env.ReasoningGymTaskset)
     plain = rg_env.ReasoningGym("leg_counting", **SMALL, seed=1, grading="partial")
     assert (env.environment.train_rows, env.environment.eval_rows) == (plain.train_rows, plain.eval_rows)
-    assert env.environment.manifest == plain.manifest
+    assert env.manifest == plain.manifest
     assert as_environment(env) is env.environment
 
 

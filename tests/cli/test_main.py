@@ -214,3 +214,12 @@ def test_commands_in_messages_can_be_entered_as_they_are(tmp_path: Path) -> None
         done = subprocess.run(command, capture_output=True, text=True, check=False, env={**environment, "PATH": path})
         assert done.returncode == 1
         assert done.stderr.endswith(f"the same command resumes the upload: {program} push {run} --repo-id me/legs\n")
+
+
+@pytest.mark.parametrize("command", ["doctor", "eval"])
+def test_a_configs_path_may_contain_an_equals_sign(command: str) -> None:
+    """Without a config, the first word is an override."""
+    parser, _ = make_parser()
+    for words, config in ((["runs/lr=1e-5.yaml", "seed=1"], "runs/lr=1e-5.yaml"), (["seed=1"], None)):
+        options, unknown = parser.parse_known_args([command, *words])
+        assert (options.config, options.overrides, unknown) == (config, ["seed=1"], [])

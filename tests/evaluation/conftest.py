@@ -1,6 +1,6 @@
 """Fixtures shared by the tests of evaluations."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from chat_server import ChatServer
@@ -20,12 +20,6 @@ def keys() -> Iterator[None]:
         for number, key in enumerate(BAD_KEYS):
             patch.setenv(f"BAD_KEY_{number}", key)
         yield
-
-
-@pytest.fixture
-def report(rg_env: Callable[..., tuple[int, str, str]]) -> Callable[..., tuple[int, str, str]]:
-    """Return a function that runs `rg-env report` in this process and returns its exit code, stdout and stderr."""
-    return lambda *arguments: rg_env("report", *map(str, arguments))
 
 
 @pytest.fixture(scope="module")

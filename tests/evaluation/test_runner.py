@@ -4,7 +4,6 @@ import contextlib
 import io
 import json
 import os
-import resource
 import shlex
 import shutil
 import signal
@@ -18,6 +17,7 @@ from typing import Any
 
 import pytest
 from chat_server import ChatServer
+from run_code import files_up_to
 from starlette.responses import JSONResponse
 
 from rg_env import evaluation
@@ -299,12 +299,8 @@ def test_a_full_disk_is_reported_and_the_evaluation_can_be_resumed(
     """Only the answers that did not fit are requested again."""
     chat.reset(lambda question: "x" * 30_000)
     arguments = ["eval", *_arguments(chat, tmp_path / "e", "requests.concurrency=2", n=8)]
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
-    try:
+    with files_up_to(100_000):
         code, _, error = rg_env(*arguments)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (code, error) == (1, f"error: cannot write {tmp_path / 'e' / 'rollouts.jsonl'}: File too large\n")
     assert len(chat.requests) <= 5
     chat.reset(lambda question: "y")

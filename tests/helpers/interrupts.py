@@ -42,14 +42,13 @@ def ctrl_c_in_a_backward_pass(trainer: Any, step: int) -> None:
 
 
 def interrupted(command: Sequence[str], folder: Path, after: str, **options: Any) -> tuple[str, str, float]:
-    """Run a program in `folder`, and send SIGINT shortly after a line that begins with `after`. Return the rest of the
+    """Run a program in `folder`, and send SIGINT after a line that begins with `after`. Return the rest of the
     output, the errors, and the seconds until the program ended; the exit code must be 130."""
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen(command, cwd=folder, **pipes, **options)
     try:
         assert process.stdout
         next(line for line in process.stdout if line.startswith(after))
-        time.sleep(0.3)  # somewhere within the next step
         start = time.monotonic()
         process.send_signal(signal.SIGINT)
         printed, errors = process.communicate(timeout=60)

@@ -1,9 +1,12 @@
-"""Run Python code in its own process, and import the examples."""
+"""Run Python code in its own process or with a full disk, and import the examples."""
 
+import contextlib
 import importlib.util
 import os
+import resource
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,17 @@ def run_code(
     command = [sys.executable, "-P", "-W", "ignore", "-c", code, *map(str, arguments)]
     options: dict[str, Any] = {"cwd": cwd, "env": {**os.environ, **environment}, "check": check}
     return subprocess.run(command, capture_output=True, text=True, **options)
+
+
+@contextlib.contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """Prevent this process from writing files larger than `size` bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def example_module(name: str) -> Any:

@@ -39,7 +39,8 @@ def environment(folder: Path, *groups: str) -> Iterator[Path]:
 
 
 def variables(programs: Path, **more: str) -> dict[str, str]:
-    own = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    dropped = ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
+    own = {name: value for name, value in os.environ.items() if name not in dropped}
     return {**own, **SHARED, "PATH": f"{programs}{os.pathsep}{own['PATH']}", **more}
 
 

@@ -3,8 +3,7 @@
 import contextlib
 import os
 import re
-import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 import torch
 from checkpoint_files import TOKENIZER, save_whole
 from model_families import SERVED
+from run_code import files_up_to
 
 from rg_env.errors import ExportError, InputError, OutputFolderError
 from rg_env.publish import export as export_module
@@ -115,17 +115,6 @@ def test_failed_checks_exit_with_1(rg_env: Command, saved: Path) -> None:
     code, _, errors = rg_env("export", str(saved))
     assert (code, errors.count("\n")) == (1, 1)
     assert errors.startswith("error: model.norm.weight has non-finite values")
-
-
-@contextlib.contextmanager
-def files_up_to(size: int) -> Iterator[None]:
-    """Prevent this process from writing files larger than `size` bytes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_full_disk_leaves_no_files(rg_env: Command, saved: Path) -> None:

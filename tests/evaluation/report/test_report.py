@@ -38,10 +38,10 @@ def accuracies(data: Any) -> dict[str, dict[str, float]]:
     return {task["name"]: {name: each["accuracy"] for name, each in task["scores"]} for task in data["tasks"]}
 
 
-def test_a_runs_page_has_its_figures(tmp_path: Path, report: Run) -> None:
+def test_a_runs_page_has_its_figures(tmp_path: Path, rg_env: Run) -> None:
     """The page has facts, curves, and each task's accuracy at both steps with the paired difference."""
     run = write_run(tmp_path / "run")
-    assert report(run) == (0, f"{run / 'report.html'}\n", "")
+    assert rg_env("report", run) == (0, f"{run / 'report.html'}\n", "")
     assert not list(run.rglob("*.part"))
     data = page_data(run / "report.html")
     assert (data["title"], data["kind"], data["notes"]) == ("tiny on chain_sum", "training run", [])
@@ -98,10 +98,10 @@ def test_a_runs_rollouts(tmp_path: Path) -> None:
     assert {rollouts["texts"][r["system"]] for r in records} == {"Think first."}
 
 
-def test_an_evaluations_page(tmp_path: Path, report: Run) -> None:
+def test_an_evaluations_page(tmp_path: Path, rg_env: Run) -> None:
     """The tables agree with the results, and each rollout has its model's prompt."""
     folder = write_evaluation(tmp_path / "eval")
-    assert report(folder) == (0, f"{folder / 'report.html'}\n", "")
+    assert rg_env("report", folder) == (0, f"{folder / 'report.html'}\n", "")
     data = page_data(folder / "report.html")
     assert accuracies(data) == {"leg_counting": {"base": 0.375, "trained": 0.75}}
     assert data["tasks"][0]["floor"] == 0.25
@@ -118,12 +118,12 @@ def test_an_evaluations_page(tmp_path: Path, report: Run) -> None:
     assert prompts == {("base", "Think."), ("trained", "Answer as a cat.")}
 
 
-def test_a_single_tasks_file_and_another_output(tmp_path: Path, report: Run) -> None:
+def test_a_single_tasks_file_and_another_output(tmp_path: Path, rg_env: Run) -> None:
     """A results file can be given instead of its folder; rollouts of other tasks are left out."""
     folder, output = write_evaluation(tmp_path / "eval"), tmp_path / "page.html"
     with (folder / "rollouts.jsonl").open("a") as lines:
         lines.write(json.dumps(evaluation_record("base", 0, 0, True, task="maze")) + "\n")
-    code, printed, errors = report(folder / "results_leg_counting_20250101-000000.json", "--output", output)
+    code, printed, errors = rg_env("report", folder / "results_leg_counting_20250101-000000.json", "--output", output)
     assert (code, printed, errors) == (0, f"{output}\n", ""), "rollouts of other tasks are left out"
     data = page_data(output)
     assert [row["model"] for row in table(data, "Tasks")] == ["base", "trained"]
@@ -184,11 +184,11 @@ def test_long_runs_are_thinned_with_a_note(tmp_path: Path) -> None:
     assert data["thinned"] == "1 of 3 values"
 
 
-def test_too_many_rollouts_keep_whole_questions(tmp_path: Path, report: Run) -> None:
+def test_too_many_rollouts_keep_whole_questions(tmp_path: Path, rg_env: Run) -> None:
     """The page has all answers to the questions that it keeps, and the total number; accuracies include all
     rollouts."""
     folder = write_evaluation(tmp_path / "eval")
-    code, _, errors = report(folder, "--max-rollouts", "9")
+    code, _, errors = rg_env("report", folder, "--max-rollouts", "9")
     assert code == 0
     assert "8 of 16 rollouts are on this page: all answers to 2 of 4 questions" in errors
     data = page_data(folder / "report.html")
