@@ -13,7 +13,7 @@ from huggingface_hub import save_torch_state_dict
 from model_families import FAMILIES, SERVED
 from result_files import run_evaluation
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rg_env.errors import ExportError, InputError
@@ -209,26 +209,6 @@ def test_wrong_tensors_are_detected(saved: Path, exported: Export, refused: Any,
     monkeypatch.setattr(export_module, "save_torch_state_dict", and_spoil)
     with refused("the export differs from the checkpoint: model.norm.weight differs", ExportError):
         exported(saved)
-
-
-def test_whole_weights_next_to_shards_are_compared(make_model: Make, exported: Export, tmp_path: Path) -> None:
-    """The training processes gathered this copy when they saved, so it confirms how the shards are assembled."""
-    model = make_model()
-    folder = with_config(tmp_path / "m", model)
-    write_zero(folder, weights(model), stage=3, processes=3, shared=tied(model))
-    whole = {name: value.bfloat16() for name, value in weights(model).items()}
-    save_file(whole, folder / "model.safetensors")
-    out, lines = exported(folder)
-    assert any("the trained tensor and the gathered copy in model.safetensors" in line for line in lines)
-    shutil.rmtree(out)
-    save_file({name: torch.empty(0) for name in whole}, folder / "model.safetensors")
-    _, lines = exported(folder, out=tmp_path / "other")
-    assert any(line.startswith("model.safetensors next to the shards is ignored: ") for line in lines)
-    whole[NORM][5] += 0.5
-    save_file(whole, folder / "model.safetensors")
-    with pytest.raises(ExportError, match=r"are from different steps, or damaged: model\.norm\.weight differs"):
-        exported(folder)
-    assert not out.exists()
 
 
 def test_weights_in_the_wrong_places_are_detected(make_model: Make) -> None:

