@@ -22,7 +22,6 @@ from rg_env.core.config.parsing import Section
 from rg_env.core.data.manifest import read_manifest
 from rg_env.core.rewards import resolve_rewards
 from rg_env.core.run_folder import RunFolder, damaged
-from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import counted, listed, shortened
 from rg_env.errors import InputError
 from rg_env.evaluation.config import EvalConfig, EvalModel, EvalTask, run_of
@@ -126,36 +125,16 @@ def _checkpoint(model: EvalModel) -> str:
 
 def _settings(run: RunFolder, models: Mapping[str, EvalModel]) -> RunSettings | None:
     """Read the settings of a run, or return None if the run did not record them."""
-    if not run.config_file.is_file() or not (environment := run.arguments().get("environment")):
+    if not run.config_file.is_file() or not (recorded := run.arguments().get("eval_config")):
         return None
-    arguments, config = run.arguments(), run.config()
     try:
-        training = arguments["training"]
-        sampling = {"max_tokens": training["max_tokens"], **arguments["fixed_evaluation"]["sampling"]}
-        manifests = [run.manifest().get("rows"), *run.manifest().get("evaluation_rows", [])]
-        tasks = [each for rows in manifests if rows for each in _tasks(rows)]
-        values = {
-            "models": dict(models),
-            "prompt": {
-                "system_prompt": environment["system_prompt"] or "",
-                **{key: environment[key] for key in ("placement", "preamble") if key in environment},
-            },
-            "sampling": {key: sampling[key] for key in ("temperature", "top_p", "max_tokens")},
-            "seed": training["seed"],
-            **{key: sampling[key] for key in ("rollouts_per_example", "greedy")},
-            **({"grading": environment["grading"]} if "grading" in environment else {}),
-            "tasks": {name: each for name, each in tasks if each.num_examples},
-        }
-        if manifests[0]:
-            values |= {"eval_seed": manifests[0]["splits"]["eval"]["seed"], "split_by": manifests[0]["split_by"]}
-        # In the config of a script's run, `data` is a command-line option, not a section.
-        if isinstance(data := config.get("data"), Mapping) and (count := config["splits"]["num_eval_examples"]):
-            values |= {"data": data, "eval_seed": config["splits"]["eval_seed"], "num_examples": count}
-        rewards = config.get("rewards") or {}
-        if rewards and not (unknown := _unknown(rewards)):
-            values["rewards"] = rewards
-        options = {name: EvalTask(**each.model_dump(include=_OPTIONS)) for name, each in tasks}
-        return RunSettings(EvalConfig.model_validate(values), options, unknown if rewards else [])
+        tasks = {name: EvalTask(**task) for name, task in recorded["tasks"].items()}
+        evaluated = {name: each for name, each in tasks.items() if each.num_examples}
+        values = {**recorded, "models": dict(models), "tasks": evaluated}
+        if unknown := _unknown(recorded.get("rewards", {})):
+            del values["rewards"]
+        options = {name: EvalTask(**each.model_dump(include=_OPTIONS)) for name, each in tasks.items()}
+        return RunSettings(EvalConfig.model_validate(values), options, unknown)
     except (LookupError, TypeError, AttributeError, ValidationError) as error:
         raise damaged(run.path, f"its files do not describe a training run: {error!r}") from error
 
@@ -170,21 +149,6 @@ def _unknown(rewards: Mapping[str, Mapping[str, Any]]) -> list[str]:
         except InputError:
             unknown.append(name)
     return unknown
-
-
-def _tasks(rows: Mapping[str, Any]) -> list[tuple[str, EvalTask]]:
-    """Return each task in an environment's manifest with its name or label. The tasks' `num_examples` are their numbers
-    of evaluation questions, which may be 0."""
-    read_manifest(rows)
-    mixture = Mixture.parse(rows["tasks"])
-    counts = mixture.counts(rows["splits"]["eval"]["size"])
-    return [
-        (
-            rows.get("label", task.name),
-            EvalTask(task=task.name, **task.model_dump(include=_OPTIONS)).model_copy(update={"num_examples": count}),
-        )
-        for task, count in zip(mixture.tasks, counts, strict=True)
-    ]
 
 
 def _filled(config: EvalConfig, settings: RunSettings) -> EvalConfig:

@@ -89,12 +89,12 @@ def rise(old: list[float], new: list[float]) -> float:
 TOO_EASY, TOO_HARD = 0.8, 0.2
 """Bounds on accuracy. If accuracy is outside this range, the difficulty of the tasks is considered the cause of groups
 with equal rewards."""
-KL_FLOOR, RATIO_FLOOR = 0.1, 10.0
-"""Minimum KL (in nats per token) and minimum ratio for a spike, because KL starts near zero and the ratio near one."""
+KL_FLOOR = 0.1
+"""Minimum KL for a spike, in nats per token, because KL starts near zero."""
 _SURE, _NOISE = 3.0, 1.0
 """Thresholds for a change in a mean, in standard errors. A change above `_SURE` is considered certain, and a change
 below `_NOISE` is considered noise."""
-_LENGTH, _CUT = "completions/mean_length", "completions/clipped_ratio"
+_CUT = "completions/clipped_ratio"
 
 Window = Callable[[str], list[float]]
 """Function that returns a metric's values in a window, or an empty list if the window is incomplete."""
@@ -123,23 +123,15 @@ def zero_variance(history: History, threshold: float) -> str | None:
 
 def answer_rate(history: History, threshold: float) -> str | None:
     """Check for too few completions with a well-formed answer."""
-    return _rate(history, "completions/answered_ratio", threshold, "a well-formed answer", "format")
-
-
-def format_rate(history: History, threshold: float) -> str | None:
-    """Check for too few completions in the format that `think_format` rewards."""
-    return _rate(history, "completions/format_ratio", threshold, "the required format", "think_format")
-
-
-def _rate(history: History, metric: str, threshold: float, what: str, reward: str) -> str | None:
+    metric = "completions/answered_ratio"
     share, cut = history.mean(metric), history.mean(_CUT) or 0.0
     if share is None or share >= threshold or _rises(history.recent(metric)):
         return None
     cause = "the model does not follow the format"
-    change = f"describe the format in prompt.system_prompt, or raise rewards.{reward}.weight"
+    change = "describe the format in prompt.system_prompt, or raise rewards.format.weight"
     if cut >= (1 - share) / 2:
         cause, change = f"{cut:.0%} were cut off by the token limit", "raise training.max_tokens"
-    return f"only {share:.0%} of completions had {what}: {cause}; {change}"
+    return f"only {share:.0%} of completions had a well-formed answer: {cause}; {change}"
 
 
 def truncation(history: History, threshold: float) -> str | None:
@@ -148,24 +140,9 @@ def truncation(history: History, threshold: float) -> str | None:
     if share is None or share < threshold:
         return None
     cause, change = "the token limit is too low for this task", "raise training.max_tokens"
-    if _rises(history.recent(_LENGTH)):
+    if _rises(history.recent("completions/mean_length")):
         cause, change = "completions are getting longer", f"{change}, or add rewards.overlong_penalty"
     return f"{share:.0%} of completions were cut off: {cause}; {change}"
-
-
-def length_drift(history: History, factor: float) -> str | None:
-    """Check for a change in the length of completions without a rise in accuracy."""
-    first, now = history.first(_LENGTH), history.mean(_LENGTH)
-    before = fmean(first) if first else 0.0
-    if not before or now is None or before / factor < now < before * factor or _improved(history, history.first):
-        return None
-    symptom = f"completions have {now:.0f} tokens on average, compared with {before:.0f} at the start"
-    symptom += f", and accuracy has not risen{_from_to(history, history.first, 'accuracy')}"
-    if now > before:
-        return f"{symptom}: add rewards.overlong_penalty, or set training.loss_type=dr_grpo"
-    name = _what_rose(history, history.first)
-    change = f"lower rewards.{name}.weight" if name else "raise rewards.correctness.weight"
-    return f"{symptom}: answers get shorter because short answers are rewarded; {change}"
 
 
 def entropy_collapse(history: History, part: float) -> str | None:
@@ -209,15 +186,11 @@ def kl_spike(history: History, factor: float) -> str | None:
     """Check for a jump in the policy's KL divergence from the reference policy or from the sampler."""
     change = "an update went too far; lower training.learning_rate or training.max_grad_norm"
     sampler = "rollouts were not sampled from the policy being trained; lower engine.num_batches_ahead"
-    return _spike(history, "kl", factor, KL_FLOOR, change) or _spike(
-        history, "sampling/mismatch_kl", factor, KL_FLOOR, sampler
-    )
-
-
-def ratio_spike(history: History, factor: float) -> str | None:
-    """Check for updates that move the policy too far from the policy at the start of the batch."""
-    change = "updates within a batch go too far; lower training.num_iterations or training.learning_rate"
-    return _spike(history, "policy_ratio/max", factor, RATIO_FLOOR, change)
+    for metric, advice in (("kl", change), ("sampling/mismatch_kl", sampler)):
+        value, before = history.last.get(metric), history.recent(metric)[:-1]
+        if value is not None and before and value >= max(KL_FLOOR, factor * median(before)):
+            return f"{metric} is {value:.3g}, and its median over the last window is {median(before):.3g}: {advice}"
+    return None
 
 
 def grader_timeouts(history: History, threshold: float) -> str | None:
@@ -243,8 +216,7 @@ def _lost(history: History, metric: str, threshold: float, what: str) -> str | N
 RULES: dict[str, Callable[[History, float], str | None]] = {
     rule.__name__: rule
     for rule in (
-        zero_variance, answer_rate, format_rate, truncation, length_drift, entropy_collapse, reward_hacking, kl_spike,
-        ratio_spike, grader_timeouts, ungradable,
+        zero_variance, answer_rate, truncation, entropy_collapse, reward_hacking, kl_spike, grader_timeouts, ungradable,
     )
 }  # fmt: skip
 """Rules by name. Each rule returns an alarm's message, or None."""
@@ -257,14 +229,6 @@ def _rises(values: list[float]) -> bool:
     return half > 0 and rise(values[:half], values[-half:]) > 2 * _NOISE
 
 
-def _improved(history: History, before: Window) -> bool:
-    """Whether accuracy (or the reward, if accuracy is not measured) has risen since the window that `before`
-    returns."""
-    name = "accuracy" if history.recent("accuracy") else "reward"
-    old, new = before(name), history.recent(name)
-    return bool(old and new) and rise(old, new) > _NOISE
-
-
 def _what_rose(history: History, before: Window) -> str | None:
     """Return the reward other than `correctness` and `partial` that rose the most relative to its noise, or None if no
     such reward rose clearly."""
@@ -275,13 +239,6 @@ def _what_rose(history: History, before: Window) -> str | None:
             rises[name] = rise(before(metric), history.recent(metric))
     best = max(rises, key=lambda name: rises[name], default=None)
     return best if best is not None and rises[best] >= _SURE else None
-
-
-def _spike(history: History, metric: str, factor: float, floor: float, advice: str) -> str | None:
-    value, before = history.last.get(metric), history.recent(metric)[:-1]
-    if value is None or not before or value < max(floor, factor * median(before)):
-        return None
-    return f"{metric} is {value:.3g}, and its median over the last window is {median(before):.3g}: {advice}"
 
 
 def _from_to(history: History, before: Window, metric: str) -> str:

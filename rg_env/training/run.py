@@ -379,6 +379,7 @@ def _describe(
     """Write the run's configuration and, unless the folder already contains this run, the manifest."""
     resumes_here = first > 0 and folder.config_file.exists()
     resolved = _resolved(evaluation, settings if config is None else {})
+    resolved["eval_config"] = _eval_config(evaluation, config)
     if config is None:
         folder.write_config(resolved)
     else:
@@ -423,6 +424,40 @@ def _resolved(evaluation: FixedEvaluation, settings: dict[str, Any]) -> dict[str
         },
         **({"curriculum": trainer.curriculum.config.model_dump()} if trainer.curriculum else {}),
     }
+
+
+def _eval_config(evaluation: FixedEvaluation, config: TrainConfig | None) -> dict[str, Any]:
+    """Return the values of an evaluation config (`evaluation.config.EvalConfig`) that repeats the run's evaluation. In
+    addition to the evaluated tasks, `tasks` contains the training tasks without evaluation questions, without
+    `num_examples`."""
+    env, sampling = evaluation.trainer.env, evaluation.sampling()
+    placement, preamble = env.prompt_options.prompt_placement, env.prompt_options.preamble or ""
+    values: dict[str, Any] = {
+        "prompt": {"system_prompt": env.system_prompt or "", "placement": placement, "preamble": preamble},
+        "sampling": {key: sampling[key] for key in ("temperature", "top_p", "max_tokens")},
+        "seed": evaluation.trainer.args.seed,
+        **{key: sampling[key] for key in ("rollouts_per_example", "greedy")},
+        "tasks": {},
+    }
+    if env.manifest is not None:
+        splits = {"eval_seed": env.manifest["splits"]["eval"]["seed"], "split_by": env.manifest["split_by"]}
+        values |= {"grading": env.prompt_options.grading, **splits}
+    others = [(each.label, each.env) for each in evaluation.plan.questions(env) if each.env is not env]
+    for label, each in [(None, env), *others]:
+        if (mixture := each.mixture) is None:
+            continue
+        for task, count in zip(mixture.tasks, mixture.counts(len(each.eval_rows)), strict=True):
+            options = task.model_dump(include={"config", "level", "levels"})
+            values["tasks"][label or task.name] = {"task": task.name, "num_examples": count or None, **options}
+    if config is not None:
+        values["rewards"] = {name: reward.model_dump(exclude_none=True) for name, reward in config.rewards.items()}
+        if config.data is not None and (count := config.splits.num_eval_examples):
+            values |= {
+                "data": config.data.model_dump(exclude_none=True),
+                "eval_seed": config.splits.eval_seed,
+                "num_examples": count,
+            }
+    return values
 
 
 class _Interruption(TrainerCallback):

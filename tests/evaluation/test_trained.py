@@ -127,7 +127,7 @@ def test_values_in_the_config_take_precedence(run: Path, tmp_path: Path) -> None
 @pytest.mark.slow
 def test_a_damaged_run_is_one_error(run: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(run, tmp_path / "run")
-    (copy / "arguments.yaml").write_text("environment: {system_prompt: x}")
+    (copy / "arguments.yaml").write_text("eval_config: {tasks: 3}")
     with pytest.raises(InputError, match="is damaged: "):
         as_trained(_config(tmp_path / "e", {"ours": str(copy)}))
 
@@ -146,13 +146,12 @@ def shouts(completion):
 
 @pytest.mark.slow
 def test_custom_rewards_are_used_if_their_code_is_imported(run: Path, tmp_path: Path) -> None:
-    """Otherwise, a note lists the missing rewards. Imports in the run's config are ignored, because the run may be a
-    download."""
+    """Otherwise, a note lists the missing rewards."""
     copy = shutil.copytree(run, tmp_path / "run")
     (tmp_path / "shouts.py").write_text(REWARD)
-    config = yaml12.load((copy / "config.yaml").read_text())
-    config |= {"imports": [str(tmp_path / "shouts.py")], "rewards": {"shouts": {"weight": 0.25}}}
-    (copy / "config.yaml").write_text(yaml12.to_yaml(config))
+    arguments = yaml12.load((copy / "arguments.yaml").read_text())
+    arguments["eval_config"]["rewards"] = {"shouts": {"weight": 0.25}}
+    (copy / "arguments.yaml").write_text(yaml12.to_yaml(arguments))
     file = tmp_path / "eval.yaml"
     file.write_text(f"models: [{copy}]\noutput: {{dir: {tmp_path / 'e'}}}\n")
     plain, notes = as_trained(load_eval_config(file))

@@ -215,7 +215,9 @@ def test_the_cards_command_evaluates_as_the_run_did(run: Path, hub: HubServer, p
     """With the options in the card's command, `rg-env eval` uses the downloaded run's prompt, token limit and task
     options."""
     prompt = 'It\'s "one": $HOME\nthen <answer>your answer here</answer>.'
-    edited(run, "arguments.yaml", environment={"system_prompt": prompt})
+    edited(
+        run, "arguments.yaml", environment={"system_prompt": prompt}, eval_config={"prompt": {"system_prompt": prompt}}
+    )
     edited(run, "config.yaml", prompt={"system_prompt": prompt})
     pushed(run)
     folder = Path(snapshot_download("me/legs", endpoint=hub.url, local_dir=tmp_path / "legs"))

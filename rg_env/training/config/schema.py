@@ -326,8 +326,6 @@ def evaluation_steps(every: int | None, max_steps: int) -> int:
     return max(1, max_steps // 5) if every is None else every
 
 
-Factor = Annotated[float, Field(gt=1, allow_inf_nan=False)]
-
 ALL = "all"
 
 
@@ -349,26 +347,17 @@ class MonitorsConfig(Section):
     learning signal."""
     answer_rate: Share = 0.5
     """Fires when the fraction of completions with a well-formed answer is below this value and not rising."""
-    format_rate: Share = 0.5
-    """Fires when the fraction of completions in the format that `think_format` rewards is below this value and not
-    rising. The rule is active only if the run uses that reward."""
     truncation: Share = 0.2
     """Fires when at least this fraction of completions are cut off by the token limit."""
-    length_drift: Factor = 2.0
-    """Fires when the mean length of completions has grown or shrunk by at least this factor since the first window,
-    while accuracy has not risen."""
     entropy_collapse: Share = 0.1
     """Fires when entropy is below this fraction of its mean over the first window, and accuracy is below 0.8 and not
     rising."""
     reward_hacking: Above0 = 0.1
     """Fires when the mean reward has risen by at least this much, and by more than noise, since the previous or the
     first window, while accuracy has not risen. If accuracy has clearly fallen, half this amount is enough."""
-    kl_spike: Factor = 5.0
+    kl_spike: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 5.0
     """Fires when the KL divergence is at least this many times its median over the window, and at least 0.1 nats per
     token."""
-    ratio_spike: Factor = 5.0
-    """Fires when the largest probability ratio of any token is at least this many times its median over the window, and
-    at least 10."""
     grader_timeouts: Share = 0.02
     """Fires when grading times out for at least this fraction of answers."""
     ungradable: Share = 0.02
