@@ -45,7 +45,7 @@ import yaml
 
 from rg_env.core.config import yaml12
 from rg_env.core.processes import run
-from rg_env.core.text import cut_bytes, one_line, reason_of
+from rg_env.core.text import cut_bytes, is_number, one_line, reason_of
 from rg_env.errors import InputError, OutputFolderError, installed_version
 
 OUTPUTS = Path("outputs")
@@ -136,7 +136,10 @@ class RunFolder:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the lines of metrics.jsonl, each with its step, or an empty list if the file is missing."""
-        return list(json_lines(self.metrics_file)) if self.metrics_file.is_file() else []
+        records = list(json_lines(self.metrics_file)) if self.metrics_file.is_file() else []
+        if not all(is_number(record.get("step")) for record in records):
+            raise damaged(self.metrics_file, "a line has no step")
+        return records
 
     def evaluation_steps(self) -> list[int]:
         """Return the steps that have an evaluation, in order."""
@@ -330,6 +333,8 @@ def json_lines(file: Path) -> Iterator[dict[str, Any]]:
                     if not line.endswith(b"\n"):
                         return
                     raise damaged(file, f"line {number}: {one_line(error)}") from error
+                if not isinstance(values, dict):
+                    raise damaged(file, f"line {number} is not a JSON object")
                 yield values
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror}") from error

@@ -39,7 +39,7 @@ import yaml
 from rg_env.core.config import yaml12
 from rg_env.core.config.files import COMMAND_LINE, Document, leaves, overridden, read_config, without_key
 from rg_env.core.processes import Command, entered
-from rg_env.core.run_folder import RunFolder, locked, read_yaml, write_aside
+from rg_env.core.run_folder import RunFolder, damaged, locked, read_yaml, write_aside
 from rg_env.core.text import counted, listed, one_line, short_keys, shortened, shown
 from rg_env.errors import ConfigError, InputError, OutputFolderError
 from rg_env.jobs.supervisor import Supervisor
@@ -277,7 +277,9 @@ def read_points(folder: Path) -> dict[str, dict[str, Any]]:
             f"{folder} is not a sweep, because it has no {SWEEP_FILE}; pass the output.dir of a sweep. For single "
             "runs, use `rg-env plot` or `rg-env eval --models`"
         )
-    points: dict[str, dict[str, Any]] = read_yaml(file)["points"]
+    points: dict[str, dict[str, Any]] = read_yaml(file).get("points", {})
+    if not points:
+        raise damaged(file, "it has no points")
     return points
 
 

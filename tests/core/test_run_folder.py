@@ -84,6 +84,8 @@ def test_a_run_that_never_began_leaves_nothing(tmp_path: Path) -> None:
         ("train_results.json", "[" * 100_000, "damaged"), ("train_results.json", "\x00", "damaged"),
         ("manifest.json", "[]", "damaged: it does not contain keys"),
         ("metrics.jsonl", '{"step": 1}\n{"st\n{"step": 2}\n', "damaged: line 2"),
+        ("metrics.jsonl", "1\n", "damaged: line 1 is not a JSON object"),
+        ("metrics.jsonl", '{"loss": 1}\n', "damaged: a line has no step"),
     ],
 )  # fmt: skip
 def test_a_damaged_file_is_one_error_that_names_it(run: RunFolder, name: str, text: str | None, reason: str) -> None:

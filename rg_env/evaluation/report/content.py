@@ -7,7 +7,7 @@ RolloutList are shown as they were recorded (see `evaluation.questions`).
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 
 from rg_env.core.data.splits import question_hash
 from rg_env.core.rewards import RolloutRecord
-from rg_env.core.run_folder import RunFolder, json_lines
+from rg_env.core.run_folder import RunFolder, damaged, json_lines
 from rg_env.core.text import counted, is_number
 from rg_env.errors import InputError
 from rg_env.evaluation import results as schema
@@ -185,6 +185,13 @@ def _with_shared_texts(records: Sequence[RolloutRecord], variants: Iterable[str]
     return RolloutList(shown, list(texts), list(known), found)
 
 
+def _read_rollouts(file: Path) -> Iterator[RolloutRecord]:
+    for record in json_lines(file):
+        if not isinstance(record.get("question"), str):
+            raise damaged(file, "a rollout has no question")
+        yield record
+
+
 def _date(created: str | None) -> str:
     """Format an ISO 8601 time for display. Return "" for None."""
     return f"{datetime.fromisoformat(created).astimezone(UTC):%Y-%m-%d %H:%M} UTC" if created else ""
@@ -240,7 +247,7 @@ def _evaluated(file: Path, notes: list[str]) -> list[RolloutRecord]:
     """Return the last record for each answer. Earlier records are from failed calls."""
     found: dict[tuple[Any, ...], RolloutRecord] = {}
     number = -1
-    for number, record in enumerate(json_lines(file)):
+    for number, record in enumerate(_read_rollouts(file)):
         question = record.get("row") or question_hash(record["question"])
         key = (record.get("model"), record.get("task"), question, record.get("rollout", number), record.get("draw"))
         found[key] = {**record, "source": "evaluation", "variant": record.get("model")}
@@ -311,7 +318,7 @@ def run_page(folder: Path, limit: int) -> Page:
         for record in each.rollouts
     ]
     if run.rollouts_file.is_file():
-        records += [{**record, "source": "training"} for record in json_lines(run.rollouts_file)]
+        records += [{**record, "source": "training"} for record in _read_rollouts(run.rollouts_file)]
     page.add_rollouts([{**record, "system": system} for record in records], limit)
     if not (evaluations or page.metrics or records):
         raise InputError(f"{folder} contains a training run without metrics, evaluations or rollouts")
