@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from rg_env.core.config.files import leaves
 from rg_env.core.config.parsing import Section
@@ -212,14 +212,20 @@ def _trained(run: RunFolder) -> frozenset[str] | None:
         return None if train is None else frozenset(train)
     if rows == "":
         return frozenset()
-    split = read_manifest(rows)["splits"]["train"]
+    try:
+        split = read_manifest(rows)["splits"]["train"]
+    except InputError as error:
+        raise damaged(run.manifest_file, str(error)) from error
     return frozenset([*split["question_hashes"], *(split.get("problems") or ())])
 
 
 def _own_rows(run: RunFolder) -> dict[str, list[str]]:
     """Return the hashes of the user's own rows (see `questions.own_rows`), or an empty mapping if the run did not
     record the hashes."""
-    return run.manifest().get("own_rows") or {}
+    try:
+        return TypeAdapter(dict[str, list[str]]).validate_python(run.manifest().get("own_rows") or {})
+    except ValidationError as error:
+        raise damaged(run.manifest_file, "own_rows is malformed") from error
 
 
 def changes_since_training(config: EvalConfig, drawn: Iterable[Questions]) -> list[str]:
@@ -233,9 +239,9 @@ def changes_since_training(config: EvalConfig, drawn: Iterable[Questions]) -> li
         run = None if model.url else run_of(model.model)
         if not run or not run.config_file.is_file():
             continue
-        theirs, splits = _own_rows(run).get("eval", [])[: config.num_examples], run.config().get("splits")
-        is_same_split = isinstance(splits, Mapping) and splits.get("eval_seed") == config.eval_seed
-        if is_same_split and run.config().get("data") == data and (changed := len(set(theirs).difference(ours))):
+        theirs, recorded = _own_rows(run).get("eval", [])[: config.num_examples], run.arguments().get("eval_config", {})
+        is_same_part = (recorded.get("data"), recorded.get("eval_seed")) == (data, config.eval_seed)
+        if is_same_part and (changed := len(set(theirs).difference(ours))):
             those = f"{changed} of the {counted(len(theirs), 'evaluation question')} from its training run"
             notes.append(
                 f"{name}: {those} are missing or have different answers, because {config.data.path} was changed"

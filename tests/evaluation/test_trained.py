@@ -207,7 +207,7 @@ def test_a_run_on_own_data_is_evaluated_on_it(own: Path, tmp_path: Path) -> None
     assert command(["eval", "--models", str(own / "run"), "tiny", "--output-dir", str(tmp_path / "e")]) == 0
     ours, theirs = _all(tmp_path / "e"), read_results(own / "run" / "eval_results" / "eval_step_1.json")
     assert list(ours.tasks) == sorted(theirs.tasks) == ["simple_equations", "sums"]
-    assert {each["task"] for each in RunFolder(own / "run").rollouts()} == {"sums"}
+    assert {each["task"] for each in json_lines(own / "run" / "rollouts.jsonl")} == {"sums"}
     recorded_rows, left_over = RunFolder(own / "run").manifest()["own_rows"], {each["row"] for each in theirs.rollouts}
     assert (len(recorded_rows["train"]), len(recorded_rows["eval"])) == (28, 12)
     assert not left_over.intersection(recorded_rows["train"])
@@ -242,9 +242,9 @@ def test_own_data_that_was_changed_or_moved(
     reported with a fix."""
     monkeypatch.chdir(tmp_path)
     copy = shutil.copytree(own / "run", tmp_path / "run")
-    config = yaml12.load((copy / "config.yaml").read_text())
-    config["data"]["path"] = "sums.jsonl"
-    (copy / "config.yaml").write_text(yaml12.to_yaml(config))
+    arguments_file = yaml12.load((copy / "arguments.yaml").read_text())
+    arguments_file["eval_config"]["data"]["path"] = "sums.jsonl"
+    (copy / "arguments.yaml").write_text(yaml12.to_yaml(arguments_file))
     arguments = ["eval", "--models", "run"]
     with pytest.raises(InputError, match=r"^run/checkpoint-1 was trained on 'sums\.jsonl', which is not on"):
         command([*arguments, "--dry-run"])
