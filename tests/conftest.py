@@ -41,9 +41,9 @@ def rg_env(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, 
     from rg_env.cli.main import run
     from rg_env.commands import run_command
 
-    def call(*arguments: str) -> tuple[int, str, str]:
+    def call(*arguments: object) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as caught:
-            run_command(lambda: run(arguments))
+            run_command(lambda: run([str(argument) for argument in arguments]))
         return int(caught.value.code or 0), *capsys.readouterr()
 
     return call
