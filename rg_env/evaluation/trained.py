@@ -91,6 +91,11 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
             "tasks or data must be set, because the training runs of these models have no evaluation tasks that can be "
             "repeated; pass --tasks NAME or --data FILE"
         )
+    notes += [
+        f"{name}: not evaluated as in its training run, which recorded no eval_config in arguments.yaml"
+        for name, run in runs.items()
+        if name not in trained and run.config_file.is_file()
+    ]
     for name, model in local.items():
         if name not in runs and (Path(model) / "resume.json").is_file():
             notes.append(

@@ -269,7 +269,10 @@ def test_a_run_without_a_record_of_its_own_rows(tmp_path: Path) -> None:
     model = _checkpoint(tmp_path, None)
     (tmp_path / "config.yaml").write_text("data: x.csv")
     _, notes = as_trained(_config(tmp_path / "e", {"base": "tiny", "ours": model}))
-    assert notes == ["ours: its training questions are not recorded, so its overlap with the questions is unknown"]
+    assert notes == [
+        "ours: not evaluated as in its training run, which recorded no eval_config in arguments.yaml",
+        "ours: its training questions are not recorded, so its overlap with the questions is unknown",
+    ]
     with pytest.raises(InputError, match=r"tasks or data must be set, .*pass --tasks NAME or --data FILE"):
         as_trained(load_eval_config(None, [f"models={json.dumps({'ours': model})}", f"output.dir={tmp_path / 'e'}"]))
 
