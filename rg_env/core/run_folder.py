@@ -136,10 +136,7 @@ class RunFolder:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the lines of metrics.jsonl, each with its step, or an empty list if the file is missing."""
-        records = list(json_lines(self.metrics_file)) if self.metrics_file.is_file() else []
-        if not all(is_number(record.get("step")) for record in records):
-            raise damaged(self.metrics_file, "a line has no step")
-        return records
+        return list(_with_steps(self.metrics_file))
 
     def evaluation_steps(self) -> list[int]:
         """Return the steps that have an evaluation, in order."""
@@ -219,7 +216,7 @@ class RunFolder:
         """Remove the records of all steps after `step`. A resumed run writes these records again."""
         for file in (self.metrics_file, self.rollouts_file):
             if file.exists():
-                kept = [each for each in json_lines(file) if each["step"] <= step]
+                kept = [each for each in _with_steps(file) if each["step"] <= step]
                 write_aside(file, "".join(map(_line, kept)))
         for later in [each for each in self.evaluation_steps() if each > step]:
             self.evaluation_file(later).unlink()
@@ -338,6 +335,15 @@ def json_lines(file: Path) -> Iterator[dict[str, Any]]:
                 yield values
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror}") from error
+
+
+def _with_steps(file: Path) -> Iterator[dict[str, Any]]:
+    """Yield the lines of metrics.jsonl or rollouts.jsonl, or nothing if the file is missing. Raises `InputError` if a
+    line has no step."""
+    for record in json_lines(file) if file.is_file() else ():
+        if not is_number(record.get("step")):
+            raise damaged(file, "a line has no step")
+        yield record
 
 
 def damaged(file: Path, reason: str) -> InputError:
