@@ -266,11 +266,13 @@ def check_vllm(backend: str) -> str:
     gain = statistics.fmean(curve[-3:]) - statistics.fmean(curve[:3])
     syncs = [line["weight_sync/seconds"] for line in lines]
     worst = max(line["weight_sync/logprob_difference"] for line in lines)
+    unproven = max(line["weight_sync/unproven_tensors"] for line in lines)
     if gain < 0.1:
         raise Failed(f"the policy did not learn: accuracy {curve[0]:.2f} to {curve[-1]:.2f}")
     return (
         f"{backend}: accuracy {curve[0]:.2f} to {curve[-1]:.2f} in {len(curve)} steps, "
-        f"{statistics.median(syncs):.2f} s per sync, mean differences in log-probabilities of at most {worst:.1e}"
+        f"{statistics.median(syncs):.2f} s per sync, mean differences in log-probabilities of at most {worst:.1e}, "
+        f"{unproven:.0f} tensors that could not be read back"
     )
 
 

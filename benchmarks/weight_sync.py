@@ -5,8 +5,8 @@
     .venv/bin/python benchmarks/weight_sync.py --small    # quick smoke test
 
 The model has Qwen2.5-0.5B's shape and random weights. The trainer and the server are separate processes on the CPU,
-both with float32 weights. A sync lasts from the request that begins an update to vLLM's reply that all weights have
-been loaded. A sync needs at least two copies: out of the trainer's model, and into the server's model.
+both with float32 weights. A sync lasts from the request that begins an update until the weights have been read back. A
+sync needs at least two copies: out of the trainer's model, and into the server's model.
 """
 
 import argparse
@@ -43,8 +43,9 @@ def build(folder: Path, shape: dict[str, object]) -> None:
     AutoTokenizer.from_pretrained(POLICY_DIR).save_pretrained(folder)
 
 
-def syncs(folder: Path, port: int) -> list[float]:
-    """Return the time of each sync in seconds, excluding the first sync. Log-probabilities are not compared."""
+def syncs(folder: Path, port: int) -> tuple[list[float], list[float]]:
+    """Return the time of each sync, and the part in which weights are read back, in seconds, excluding the first sync.
+    Log-probabilities are not compared."""
     import torch
     from accelerate import Accelerator
     from transformers import AutoModelForCausalLM
@@ -52,18 +53,24 @@ def syncs(folder: Path, port: int) -> list[float]:
     from rg_env.inference.vllm.client import VllmServer
     from rg_env.training import GRPOConfig
     from rg_env.training.strategy import DataParallel
-    from rg_env.training.weight_sync import ModelWeights, Routes, SharedMemoryTransfer
+    from rg_env.training.weight_sync import ModelWeights, open_transfer
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     weights = ModelWeights(model, DataParallel(Accelerator(cpu=True), GRPOConfig()))
-    transfer = SharedMemoryTransfer(Routes(VllmServer("127.0.0.1", port), timeout_s=300), weights)
-    seconds = []
+    server = VllmServer("127.0.0.1", port)
+    transfer = open_transfer(server, server.info(), weights, timeout_s=300)
+    assert weights.arrival is not None
+    seconds, reading = [], []
     for _ in range(ROUNDS + 1):
         start = time.perf_counter()
+        weights.arrival.start()
         transfer.send(weights)
+        sent = time.perf_counter()
+        assert not weights.arrival.missing(server, 300)
         seconds.append(time.perf_counter() - start)
+        reading.append(time.perf_counter() - sent)
     transfer.close()
-    return seconds[1:]
+    return seconds[1:], reading[1:]
 
 
 def copying(num_bytes: int) -> float:
@@ -89,11 +96,12 @@ def main() -> None:
         build(model, SMALL if options.small else SHAPE)
         num_bytes = (model / "model.safetensors").stat().st_size
         with server(model, Path(name) / "vllm.log") as port:
-            seconds = syncs(model, port)
+            seconds, reading = syncs(model, port)
     copy, median = copying(num_bytes), statistics.median(seconds)
     rounds = ", ".join(f"{second:.2f}" for second in seconds)
     print(
-        f"{num_bytes / 1e9:.2f} GB of weights: {median:.2f} s/sync ({rounds}), {median / copy:.1f} times a memory copy"
+        f"{num_bytes / 1e9:.2f} GB of weights: {median:.2f} s/sync ({rounds}), {median / copy:.1f} times a memory "
+        f"copy, of which {statistics.median(reading):.2f} s to read the weights back"
     )
 
 

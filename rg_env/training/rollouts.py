@@ -24,7 +24,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -219,6 +219,10 @@ class BatchOrder:
         return permutation
 
 
+STOP_S = 2.0
+"""Maximum time to wait for a batch that is being sampled to end, in seconds."""
+
+
 class RolloutSampler:
     """Samples and scores rollouts for an environment, only on the main process.
 
@@ -271,10 +275,11 @@ class RolloutSampler:
             future.result()
 
     def stop(self) -> None:
-        """Discard the submitted batches. If the engine is generating one of them, call its `cancel` method as well."""
-        for future in self._pending.values():
-            future.cancel()
+        """Discard the submitted batches. Call the engine's `cancel` method before, and its `resume` method after, so
+        that a batch that is being generated ends as well."""
+        running = [future for future in self._pending.values() if not future.cancel()]
         self._pending.clear()
+        wait(running, timeout=STOP_S)
 
 
 EMPTY_BATCHES = 3

@@ -1,21 +1,25 @@
 """Send the trained model's weights to a vLLM server, through vLLM's own routes. The transfer uses the server's backend,
 which is `nccl` (between GPUs) or `rg_env_shm` (through shared memory).
 
-All trainer processes gather sharded weights together (`ModelWeights`), and the main process sends the weights.
+All trainer processes gather sharded weights together (`ModelWeights`), and the main process sends the weights, each in
+the data type in which the server holds it. After an update, the server's weights are read back, and `Arrival` compares
+their digests with those of the tensors that were sent.
 
-With LoRA, the merged weights of adapted layers (base + update) are sent. Merging is done on a copy because merging and
-unmerging the model itself would leave rounding errors. Tied weights are sent under each name because vLLM silently
-keeps the old LM head if it receives only the embedding.
+With LoRA, the merged weights of adapted layers (base + update) are sent. They are merged in float32 and rounded once,
+to the server's data type. Merging is done on a copy because merging and unmerging the model itself would leave rounding
+errors. Tied weights are sent under each name because vLLM silently keeps the old LM head if it receives only the
+embedding.
 """
 
 import math
 import os
 import socket
+import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,9 +27,13 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from rg_env.core.text import reason_of
 from rg_env.errors import MissingExtraError, ServerError, how_to_install
-from rg_env.inference.vllm.client import ServerInfo, VllmServer
-from rg_env.inference.vllm.shared_weights import ALIGNMENT, HEADER_BYTES, SHAPE, mapped, pack, read_header, reserve
+from rg_env.inference.vllm.client import ServerInfo, VllmServer, in_daemon_thread
+from rg_env.inference.vllm.command import start_hint
+from rg_env.inference.vllm.plugin import BACKEND
+from rg_env.inference.vllm.read_back import columns_digest, sampled_columns, whole_digest
+from rg_env.inference.vllm.shared_weights import ALIGNMENT, SHAPE, mapped, pack, reserve
 from rg_env.training.strategy import DataParallel
 
 BUCKET_BYTES = 128 * 2**20
@@ -44,6 +52,8 @@ class WeightTensor:
     name: str
     parameters: tuple[nn.Parameter, ...]
     tensor: Callable[[], torch.Tensor]
+    dtype: torch.dtype
+    """Data type in which the tensor is sent."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -53,12 +63,7 @@ class WeightTensor:
 
     @property
     def num_bytes(self) -> int:
-        return math.prod(self.shape) * self.parameters[0].element_size()
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Data type of the trainer's tensor."""
-        return self.parameters[0].dtype
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 def sources(model: nn.Module, whole: Callable[[Any], torch.Tensor] = lambda tensor: tensor.data) -> list[WeightTensor]:
@@ -75,13 +80,12 @@ def sources(model: nn.Module, whole: Callable[[Any], torch.Tensor] = lambda tens
         if ".lora_" in name or ".original_module." in name or (headless and "lm_head." in name):
             continue
         layer = adapted.get(name.removesuffix(".base_layer.weight"))
-        if layer is None:
-            found.append(WeightTensor(server_name(name), (parameter,), partial(whole, parameter)))
-        else:
-            parts = (part for key, part in layer.named_parameters() if key.startswith("lora_"))
-            found.append(
-                WeightTensor(server_name(name), (parameter, *parts), partial(_merged, parameter, layer, whole))
-            )
+        parts: tuple[nn.Parameter, ...] = ()
+        tensor = partial(whole, parameter)
+        if layer is not None:
+            parts = tuple(part for key, part in layer.named_parameters() if key.startswith("lora_"))
+            tensor = partial(_merged, parameter, layer, whole)
+        found.append(WeightTensor(server_name(name), (parameter, *parts), tensor, parameter.dtype))
     return found
 
 
@@ -168,6 +172,65 @@ def buckets(found: Sequence[WeightTensor], num_bytes: int = BUCKET_BYTES) -> Ite
         yield bucket
 
 
+@dataclass(frozen=True)
+class ServerTensor:
+    """How the server holds one of the trainer's tensors."""
+
+    dtype: torch.dtype
+    is_plain: bool
+    """Whether all of its elements can be read back."""
+    is_packed: bool
+    """Whether the server computes with a packed copy, of which some columns are read back after each update."""
+
+
+@dataclass(frozen=True)
+class ServerModel:
+    """What the server's workers report about its model."""
+
+    backend: str | None
+    """Weight-transfer backend."""
+    dtype: torch.dtype
+    quantization: str | None
+    shape: Mapping[str, int | None]
+    tensors: Mapping[str, ServerTensor]
+    """The tensors that can be read back, at least in part, by the trainer's names."""
+    problem: str | None = None
+    """The reason some tensors cannot be read back, if it is known."""
+
+    @classmethod
+    def of(cls, server: VllmServer, tensors: Sequence[WeightTensor], timeout_s: float) -> "ServerModel":
+        """Ask a server about its model and the trainer's `tensors`."""
+        names = [(each.name, list(each.shape)) for each in tensors]
+        workers = server.on_workers("rg_env_layout", names, timeout_s=timeout_s)
+        try:
+            found = {name: each for worker in workers for name, each in worker["tensors"].items()}
+            return cls(
+                workers[0]["backend"],
+                getattr(torch, workers[0]["dtype"]),
+                workers[0]["quantization"],
+                workers[0]["shape"],
+                {name: ServerTensor(getattr(torch, dtype), *kinds) for name, (dtype, *kinds) in found.items()},
+                workers[0]["problem"],
+            )
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            raise ServerError(f"the server at {server} runs another version of rg_env: {reason_of(error)}") from error
+
+    def check(self, server: VllmServer, config: Any) -> None:
+        """Raise `ServerError` if the model cannot receive the weights of a model with this configuration."""
+        if self.quantization:
+            raise ServerError(
+                f"the server at {server} serves quantized weights ({self.quantization}), which cannot be updated: "
+                "start the server with the unquantized model"
+            )
+        for name in SHAPE:
+            value, there = getattr(config, name, None), self.shape.get(name)
+            if None not in (value, there) and value != there:
+                raise ServerError(
+                    f"the server at {server} serves another model: its {name} is {there}, but the trainer's is "
+                    f"{value}; start the server with the model being trained"
+                )
+
+
 class ModelWeights:
     """The weights of a model, ready to be sent, with the interface of vLLM's `WeightSource`.
 
@@ -178,6 +241,12 @@ class ModelWeights:
     def __init__(self, model: PreTrainedModel, strategy: DataParallel):
         self._model, self._strategy = model, strategy
         self.bucket_bytes = BUCKET_BYTES
+        self.server: ServerModel | None = None
+        """The server's model, which determines the data types. All processes must have the same value."""
+        self.arrival: Arrival | None = None
+        """Receives the tensors that are sent. Only the main process has an arrival."""
+        self.moved_at = 0.0
+        """Time of the last progress of a transfer."""
         self._running: Iterator[list[tuple[str, torch.Tensor]]] | None = None
 
     @property
@@ -187,7 +256,13 @@ class ModelWeights:
 
     def metadata(self) -> list[WeightTensor]:
         """Return the names, data types and shapes of all tensors, in order, without gathering the weights."""
-        return sources(self._model)
+        found = sources(self._model, self._strategy.whole)
+        return found if self.server is None else [replace(each, dtype=self._dtype(each.name)) for each in found]
+
+    def _dtype(self, name: str) -> torch.dtype:
+        assert self.server is not None
+        held = self.server.tensors.get(name)
+        return self.server.dtype if held is None else held.dtype
 
     def largest_bucket(self) -> int:
         """Return the maximum bucket size in bytes, including alignment."""
@@ -207,38 +282,126 @@ class ModelWeights:
         return self._running
 
     def _buckets(self) -> Iterator[list[tuple[str, torch.Tensor]]]:
-        for bucket in buckets(sources(self._model, self._strategy.whole), self.bucket_bytes):
+        for bucket in buckets(self.metadata(), self.bucket_bytes):
             unique = {id(parameter): parameter for source in bucket for parameter in source.parameters}
-            with self._strategy.gathered(list(unique.values())), torch.no_grad():
-                yield [(source.name, source.tensor().to(source.dtype)) for source in bucket]
+            with self._strategy.gathered(list(unique.values())):
+                with torch.no_grad():  # not around `yield`, where it would apply to the consumer as well
+                    tensors = [(source.name, source.tensor().to(source.dtype)) for source in bucket]
+                    if self.arrival is not None:
+                        self.arrival.add(tensors)
+                # vLLM's producer reads the tensors on streams of its own. The tensors must be complete before it reads
+                # them, and must not be freed before it has read them.
+                self._synchronize()
+                self.has_moved()
+                yield tensors
+                self._synchronize()
+
+    def _synchronize(self) -> None:
+        if self._model.device.type == "cuda":
+            torch.cuda.synchronize(self._model.device)
+
+    def has_moved(self) -> None:
+        """Note the time of progress in a transfer."""
+        self.moved_at = time.monotonic()
 
     def drain(self) -> None:
-        """Complete the last iteration."""
+        """Complete the last iteration. Raises `ValueError` if another thread is still in it."""
         for _ in self._running or ():
             pass
         self._running = None
 
 
-class Routes:
-    """The weight-transfer routes of a server, with the method names that vLLM's trainer engines call."""
+class Arrival:
+    """Proof that the weights of each update arrived.
 
-    def __init__(self, server: VllmServer, timeout_s: float):
-        self.server, self._timeout_s = server, timeout_s
+    After an update, the digest of every tensor that can be read back must equal the digest of what was sent. The only
+    exceptions are tensors that have never been equal, because vLLM rearranges them (such as the weights of experts on
+    some GPUs). Their digests must change whenever what is sent changes.
+
+    Attributes:
+        unproven: names of tensors that were not equal after the last update, because the server rearranges them or
+            because they cannot be read back.
+    """
+
+    def __init__(self, server: ServerModel) -> None:
+        self.unproven: list[str] = []
+        self._server, self._round = server, 0
+        self._sent: dict[str, tuple[int, torch.Tensor, torch.Tensor]] = {}
+        """For each tensor, the number of elements to read back, their digest, and the digest of the whole tensor."""
+        self._before: dict[str, tuple[int, int]] = {}
+        """For each tensor, the digests of the whole tensor and of the server's elements after the last update."""
+        self._equal: set[str] = set()
+
+    @property
+    def sent(self) -> int:
+        """Number of tensors in the last update."""
+        return len(self._sent)
+
+    def start(self) -> None:
+        """Prepare for an update."""
+        self._round += 1
+        self._sent = {}
+
+    def add(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Add tensors that are sent. Later changes to the tensors have no effect."""
+        for name, tensor in tensors:
+            held = self._server.tensors.get(name)
+            whole = whole_digest(tensor)
+            elements, digest = (tensor.numel(), whole) if held and held.is_plain else (0, torch.zeros_like(whole))
+            if held and held.is_packed:
+                elements += len(tensor) * len(sampled_columns(tensor.shape[1], self._round))
+                digest = digest + columns_digest(tensor, self._round)
+            self._sent[name] = elements, digest, whole
+
+    def missing(self, server: VllmServer, timeout_s: float) -> list[str]:
+        """Read the weights back, and return the names of the tensors that did not arrive."""
+        workers = server.on_workers("rg_env_digests", self._round, timeout_s=timeout_s)
+        missing, self.unproven = [], []
+        for name, (elements, digest, tensor) in self._sent.items():
+            parts = [worker[name] for worker in workers if name in worker]
+            count, theirs, whole = sum(part[0] for part in parts), sum(part[1] for part in parts), int(tensor)
+            copies = count // elements if elements else 0  # with tensor parallelism, some weights are replicated
+            before, self._before[name] = self._before.get(name), (whole, theirs)
+            if copies and count == copies * elements and (theirs - copies * int(digest)) % 2**64 == 0:
+                self._equal.add(name)
+                continue
+            held = self._server.tensors.get(name)
+            is_stale = before is not None and before[0] != whole and before[1] == theirs
+            if held and (held.is_packed or name in self._equal or (held.is_plain and is_stale)):
+                missing.append(name)
+            else:
+                self.unproven.append(name)
+        return missing
+
+
+class Routes:
+    """The weight-transfer routes of a server, with the method names that vLLM's trainer engines call.
+
+    Args:
+        has_moved: called after each request that succeeded.
+    """
+
+    def __init__(self, server: VllmServer, timeout_s: float, has_moved: Callable[[], None]):
+        self.server, self._timeout_s, self._has_moved = server, timeout_s, has_moved
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        self.server.post("/init_weight_transfer_engine", {"init_info": init_info}, self._timeout_s)
+        self._post("/init_weight_transfer_engine", {"init_info": init_info})
 
     def shutdown_weight_transfer_engine(self) -> None:
         self.server.post("/shutdown_weight_transfer_engine", timeout_s=3.0)
 
     def start_weight_update(self) -> None:
-        self.server.post("/start_weight_update", timeout_s=self._timeout_s)
+        self._post("/start_weight_update")
 
     def update_weights(self, update_info: Any) -> None:
-        self.server.post("/update_weights", {"update_info": update_info}, self._timeout_s)
+        self._post("/update_weights", {"update_info": update_info})
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        self.server.post("/finish_weight_update", timeout_s=self._timeout_s)
+        self._post("/finish_weight_update")
+
+    def _post(self, path: str, body: dict[str, Any] | None = None) -> None:
+        self.server.post(path, body, self._timeout_s)
+        self._has_moved()
 
 
 class SharedMemoryTransfer:
@@ -246,16 +409,15 @@ class SharedMemoryTransfer:
     once out of it.
 
     Raises:
-        ServerError: there is not enough shared memory, or the server uses another backend or serves quantized weights
-            or another model.
+        ServerError: there is not enough shared memory.
     """
 
     def __init__(self, routes: Routes, weights: ModelWeights):
         self._routes = routes
-        size = -(-(weights.largest_bucket() + ALIGNMENT) // HEADER_BYTES) * HEADER_BYTES
+        size = -(-weights.largest_bucket() // ALIGNMENT) * ALIGNMENT
         name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         try:
-            path = reserve(name, HEADER_BYTES + SLOTS * size)
+            path = reserve(name, SLOTS * size)
         except OSError as error:
             raise ServerError(
                 f"cannot reserve {SLOTS * size / 2**20:.0f} MiB of shared memory for new weights: {error.strerror}"
@@ -265,43 +427,27 @@ class SharedMemoryTransfer:
             routes.init_weight_transfer_engine({"path": str(path)})
         finally:
             path.unlink()
-        theirs, server = read_header(memory), routes.server
-        if theirs["quantization"]:
-            raise ServerError(
-                f"the server at {server} serves quantized weights ({theirs['quantization']}), which cannot be updated: "
-                "start the server with the unquantized model"
-            )
-        for name in SHAPE:
-            value, there = getattr(weights.config, name, None), theirs["shape"].get(name)
-            if None not in (value, there) and value != there:
-                raise ServerError(
-                    f"the server at {server} serves another model: its {name} is {there}, but the trainer's is "
-                    f"{value}; start the server with the model being trained"
-                )
-        self.dtype = getattr(torch, theirs["dtype"])
-        """The server's data type. Wider weights are converted to this data type before they are sent."""
-        self._starts = [HEADER_BYTES + slot * size for slot in range(SLOTS)]
+        self._starts = [slot * size for slot in range(SLOTS)]
         self._slots = [memory[start : start + size] for start in self._starts]
 
     def send(self, weights: ModelWeights) -> None:
         """Update the server's weights. Raises `ServerError` or `RuntimeError` if the update fails."""
         self._routes.start_weight_update()
-        executor = ThreadPoolExecutor(1, "rg-env-weights")
         loading: Future[None] | None = None
-        try:
-            for number, bucket in enumerate(weights.buckets()):
-                slot = number % SLOTS
-                entries = pack(bucket, self._slots[slot], self.dtype)
-                if loading is not None:
-                    loading.result()
-                tensors = [(entry.name, entry.dtype, list(entry.shape)) for entry in entries]
-                update = {"start": self._starts[slot], "tensors": tensors}
-                loading = executor.submit(self._routes.update_weights, update)
+        for number, bucket in enumerate(weights.buckets()):
+            slot = number % SLOTS
+            entries = pack(bucket, self._slots[slot])
             if loading is not None:
                 loading.result()
-        finally:
-            executor.shutdown(wait=False)
+            tensors = [(entry.name, entry.dtype, list(entry.shape)) for entry in entries]
+            update = {"start": self._starts[slot], "tensors": tensors}
+            loading = in_daemon_thread(partial(self._routes.update_weights, update), "rg-env-weights")
+        if loading is not None:
+            loading.result()
         self._routes.finish_weight_update()
+
+    def abort(self) -> None:
+        """Let a transfer that is stuck fail."""
 
     def close(self) -> None:
         with suppress(ServerError):
@@ -310,8 +456,6 @@ class SharedMemoryTransfer:
 
 class NcclTransfer:
     """Weight transfer between GPUs, using the trainer's side of vLLM's `nccl` backend."""
-
-    dtype = torch.bfloat16
 
     def __init__(self, routes: Routes, weights: ModelWeights, workers: int):
         try:
@@ -329,6 +473,11 @@ class NcclTransfer:
     def send(self, weights: ModelWeights) -> None:
         self._engine.send_weights()
 
+    def abort(self) -> None:
+        """Let a transfer that is stuck fail. Broadcasts on the GPU end only if their communicator is destroyed."""
+        with suppress(RuntimeError):
+            self._engine.shutdown()
+
     def close(self) -> None:
         with suppress(ServerError, RuntimeError):
             self._engine.client.shutdown_weight_transfer_engine()
@@ -338,18 +487,22 @@ class NcclTransfer:
 def open_transfer(
     server: VllmServer, info: ServerInfo, weights: ModelWeights, timeout_s: float
 ) -> SharedMemoryTransfer | NcclTransfer:
-    """Return a transfer that uses the server's backend. Shared memory is tried first because a server with another
-    backend rejects the request immediately.
+    """Return a transfer that uses the server's backend, and set `weights.server` and `weights.arrival`.
 
     Raises:
         ServerError: the server cannot receive these weights.
     """
-    routes = Routes(server, timeout_s)
+    routes = Routes(server, timeout_s, weights.has_moved)
     with suppress(ServerError):  # an update is unfinished only if a trainer was killed during the update
         routes.finish_weight_update()
-    try:
+    model = ServerModel.of(server, weights.metadata(), timeout_s)
+    model.check(server, weights.config)
+    weights.server, weights.arrival = model, Arrival(model)
+    if model.backend == BACKEND:
         return SharedMemoryTransfer(routes, weights)
-    except ServerError as error:
-        if "Invalid init_info for NCCL" not in str(error):
-            raise
-    return NcclTransfer(routes, weights, info.workers)
+    if model.backend == "nccl":
+        return NcclTransfer(routes, weights, info.workers)
+    raise ServerError(
+        f"the server at {server} receives weights with the backend {model.backend}, but only nccl and {BACKEND} are "
+        f"supported: start it with `{start_hint(port=server.port)}`"
+    )

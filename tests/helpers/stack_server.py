@@ -27,7 +27,13 @@ def cpu_environment(**more: str) -> dict[str, str]:
 
 
 class RunningServer(VllmServer):
-    """A vLLM server started by this test session."""
+    """A vLLM server started by this test session.
+
+    Attributes:
+        may_end: whether a test may end the server.
+    """
+
+    may_end = False
 
     def __init__(self, log: Path, model: Path = POLICY_DIR):
         with socket.create_server(("127.0.0.1", 0)) as free:

@@ -11,7 +11,9 @@ from starlette.routing import Route
 from transformers import AutoModelForCausalLM
 
 from rg_env.inference.vllm.client import VllmServer
-from rg_env.inference.vllm.shared_weights import SHAPE, PackedTensor, mapped, unpack, write_header
+from rg_env.inference.vllm.plugin import BACKEND
+from rg_env.inference.vllm.read_back import columns_digest, sampled_columns, whole_digest
+from rg_env.inference.vllm.shared_weights import SHAPE, PackedTensor, mapped, unpack
 from rg_env.tiny import POLICY_DIR
 from rg_env.training.vllm_engine import model_logprobs
 
@@ -20,21 +22,33 @@ class StandIn(LoopbackServer):
     """Server that works like vLLM 0.32 with the backend `rg_env_shm`, except for the attributes below.
 
     Attributes:
-        model: the float32 model whose weights are updated.
+        model: the model whose weights are updated.
         paths: paths of all requests.
+        bodies: bodies of the requests for completions.
         lost: names of tensors that the server silently does not load.
+        packed: names of matrices that the server computes with in a packed form, which can be read only in part.
+        rearranged: names of tensors whose order the server changes.
+        unreadable: names of tensors that cannot be read back.
         fails_at: a path whose first `failures` requests get an error response with `status`.
         waits_at: a path whose requests are answered only once `go` is set.
     """
 
     def __init__(self, **otherwise: Any) -> None:
-        self.model = AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32).eval()
+        dtype = getattr(torch, otherwise.get("dtype", "float32"))
+        self.model = AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=dtype).eval()
         self.paths: list[str] = []
+        self.bodies: list[dict[str, Any]] = []
         self.lost: set[str] = set()
+        self.packed: set[str] = set()
+        self.rearranged: set[str] = set()
+        self.unreadable: set[str] = set()
         self.fails_at = self.waits_at = ""
         self.status, self.failures = 500, 10**9
-        self.go = threading.Event()
-        self._reports = {"version": "0.32.0", "processed": True, "dtype": "float32", "quantization": None, **otherwise}
+        self.go, self.aborted = threading.Event(), threading.Event()
+        self._reports = {
+            "version": "0.32.0", "processed": True, "backend": BACKEND, "dtype": "float32", "quantization": None,
+            **otherwise,
+        }  # fmt: skip
         self._memory: torch.Tensor | None = None
         super().__init__([Route("/{path:path}", self._answer, methods=["GET", "POST"])])
         self.server = VllmServer("127.0.0.1", self.port)
@@ -57,10 +71,12 @@ class StandIn(LoopbackServer):
                 if problem := self._reports.get("refuses"):
                     raise ValueError(problem)
                 self._memory = mapped(body["init_info"]["path"])
-                shape = {name: getattr(self.model.config, name, None) for name in SHAPE} | self._reports.get(
-                    "shape", {}
-                )
-                write_header(self._memory, {**self._reports, "shape": shape})
+                return {}
+            case "/collective_rpc":
+                act = {"rg_env_layout": self._layout, "rg_env_digests": self._digests}[body["method"]]
+                return {"results": [act(*body["args"])]}
+            case "/abort_requests":
+                self.aborted.set()
                 return {}
             case "/update_weights":
                 self._load(**body["update_info"])
@@ -72,6 +88,7 @@ class StandIn(LoopbackServer):
                 ]
                 return {"choices": [{"prompt_logprobs": [None, *rows]}]}
             case "/v1/completions":
+                self.bodies.append(body)
                 value = 0.0 if self._reports["processed"] else -1.5
                 choice = {"index": 0, "token_ids": [5], "finish_reason": "length"}
                 return {"choices": [{**choice, "logprobs": {"token_logprobs": [value]}}]}
@@ -79,11 +96,36 @@ class StandIn(LoopbackServer):
 
     def _load(self, start: int, tensors: list[Any]) -> None:
         assert self._memory is not None
-        own = dict(self.model.named_parameters(remove_duplicate=False))
+        own = self._weights()
         with torch.no_grad():
             for name, value in unpack([PackedTensor(n, d, tuple(s)) for n, d, s in tensors], self._memory[start:]):
                 if name not in self.lost:
                     own[name].copy_(value)
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        return {name: each.detach() for name, each in self.model.named_parameters(remove_duplicate=False)}
+
+    def _layout(self, tensors: list[Any]) -> dict[str, Any]:
+        own = self._weights()
+        assert {name: list(own[name].shape) for name, _ in tensors} == dict(tensors)
+        held = {
+            name: [str(own[name].dtype).removeprefix("torch."), name not in self.packed, name in self.packed]
+            for name, _ in tensors
+            if name not in self.unreadable
+        }
+        shape = {name: getattr(self.model.config, name, None) for name in SHAPE} | self._reports.get("shape", {})
+        return {**self._reports, "shape": shape, "tensors": held, "problem": "no" if self.unreadable else None}
+
+    def _digests(self, round_: int) -> dict[str, list[int]]:
+        found = {}
+        for name, tensor in self._weights().items():
+            if name in self.packed:
+                count = len(tensor) * len(sampled_columns(tensor.shape[1], round_))
+                found[name] = [count, int(columns_digest(tensor, round_))]
+            elif name not in self.unreadable:
+                read = tensor.flip(0) if name in self.rearranged else tensor
+                found[name] = [tensor.numel(), int(whole_digest(read))]
+        return found
 
     async def _answer(self, request: Request) -> Response:
         path = request.url.path

@@ -4,7 +4,9 @@
 
 For each family, vLLM loads one model and then receives the weights of another. The script prints a line of JSON with
 the largest difference between vLLM's log-probabilities of a prompt and a model's: before the sync, from the loaded
-model (`loaded`) and the other model (`other`); after the sync, from the other model (`synced`).
+model (`loaded`) and the other model (`other`); after the sync, from the other model (`synced`). The line also has the
+names of the tensors that, when they are read back, differ from the other model's before the sync (`differed`) and after
+it (`missing`), and of those that cannot be compared (`unproven`).
 """
 
 import json
@@ -18,15 +20,26 @@ from model_families import SERVED
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from vllm import LLM, ModelRegistry, SamplingParams
 
-from rg_env.inference.vllm.plugin import BACKEND
-from rg_env.inference.vllm.shared_weights import HEADER_BYTES, mapped, pack, reserve
+from rg_env.inference.vllm.plugin import BACKEND, EXTENSION
+from rg_env.inference.vllm.shared_weights import mapped, pack, reserve
 from rg_env.tiny import POLICY_DIR
 from rg_env.training.vllm_engine import model_logprobs
-from rg_env.training.weight_sync import buckets, sources
+from rg_env.training.weight_sync import Arrival, ServerModel, buckets, sources
 
 PROMPT = list(range(5, 45))
 CPU = torch.device("cpu")
 BUCKET = 2**24
+
+
+class Workers:
+    """The workers of a model in this process, with the method of `VllmServer` that `Arrival` calls."""
+
+    def __init__(self, llm: Any) -> None:
+        self._llm = llm
+
+    def on_workers(self, method: str, *arguments: Any, timeout_s: float) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._llm.collective_rpc(method, args=arguments)
+        return found
 
 
 def served_logprobs(llm: Any) -> torch.Tensor:
@@ -54,14 +67,23 @@ def record(name: str, folder: Path) -> dict[str, Any]:
     llm = LLM(
         model=str(folder), enforce_eager=True, dtype="float32", max_model_len=128, max_num_seqs=2,
         enable_prefix_caching=False, disable_sliding_window=True, disable_log_stats=True,
-        weight_transfer_config={"backend": BACKEND},
+        weight_transfer_config={"backend": BACKEND}, worker_extension_cls=EXTENSION,
     )  # fmt: skip
+    workers: Any = Workers(llm)
+
+    def compared() -> tuple[list[str], list[str]]:
+        """Return the names of the tensors that did not arrive and of those that cannot be compared, for a trainer that
+        connects now."""
+        arrival = Arrival(ServerModel.of(workers, sources(after), 0))
+        arrival.start()
+        arrival.add([(source.name, source.tensor()) for source in sources(after)])
+        return arrival.missing(workers, 0), arrival.unproven
 
     def distance(model: Any) -> float:
         return float((model_logprobs(model, PROMPT, CPU) - served_logprobs(llm)).abs().max())
 
     def send() -> None:
-        path = reserve(f"families-{os.getpid()}", HEADER_BYTES + BUCKET)
+        path = reserve(f"families-{os.getpid()}", BUCKET)
         try:
             memory = mapped(path)
             llm.init_weight_transfer_engine({"init_info": {"path": str(path)}})
@@ -69,16 +91,19 @@ def record(name: str, folder: Path) -> dict[str, Any]:
             path.unlink()
         llm.start_weight_update()
         for bucket in buckets(sources(after), 50_000):
-            tensors = pack([(source.name, source.tensor()) for source in bucket], memory[HEADER_BYTES:], torch.float32)
+            tensors = pack([(source.name, source.tensor()) for source in bucket], memory)
             named = [(each.name, each.dtype, list(each.shape)) for each in tensors]
-            llm.update_weights({"update_info": {"start": HEADER_BYTES, "tensors": named}})
+            llm.update_weights({"update_info": {"start": 0, "tensors": named}})
         llm.finish_weight_update()
 
     unsynced = {"name": name, "loaded": distance(before), "other": distance(after)}
+    missing, unproven = compared()
+    unsynced["differed"] = sorted({*missing, *unproven})
     send()
-    return {**unsynced, "synced": distance(after)}
+    missing, unproven = compared()
+    return {**unsynced, "synced": distance(after), "missing": missing, "unproven": unproven}
 
 
 if __name__ == "__main__":
-    for number, name in enumerate(sys.argv[2:] or SERVED):
-        print("RECORD " + json.dumps(record(name, Path(sys.argv[1]) / str(number))), flush=True)
+    for number, name in enumerate(SERVED):
+        print("RECORD " + json.dumps(record(name, Path(sys.argv[-1]) / str(number))), flush=True)

@@ -15,7 +15,10 @@ import torch
 from stack_server import REPOSITORY, RunningServer, cpu_environment
 from transformers import AutoModelForCausalLM
 
+from rg_env import ReasoningGym
+from rg_env.errors import ServerError
 from rg_env.publish.export import ExportRequest, export
+from rg_env.training import EngineConfig, GRPOTrainer, default_config, load_policy
 
 PYTHON = Path(sys.executable)
 # Like examples/train_ultra_minimal.py, but with fewer evaluation problems, because two cores both serve and train.
@@ -136,27 +139,25 @@ def test_an_adapter_trains_while_the_server_samples_one_batch_ahead(server: Runn
 
 def test_a_server_with_a_short_context_is_reported_before_training(server: RunningServer, tmp_path: Path) -> None:
     """The error is one line that names the option to change, the exit code is 2, and no run folder is created."""
-    process = start(tmp_path, server, max_steps=1, max_tokens=500)
-    output = finish(process)
-    assert process.returncode == 2, output[-3000:]
-    (error,) = [line for line in output.splitlines() if line.startswith("error: ")]
-    assert "accepts at most 512 tokens" in error
-    assert "--max-model-len" in error
-    assert "Traceback" not in output
+    policy = load_policy("tiny")
+    env = ReasoningGym(policy.mixture("leg_counting"), num_train_examples=32, num_eval_examples=0)
+    args = default_config(policy, str(tmp_path / "run"), max_tokens=500)
+    with pytest.raises(ServerError, match=r"accepts at most 512 tokens .*--max-model-len") as caught:
+        GRPOTrainer(policy.model, env, args, policy.tokenizer, engine=EngineConfig(kind="vllm", port=server.port))
+    assert caught.value.exit_code == 2
+    assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_lost_server_ends_the_run_with_a_checkpoint(tmp_path: Path) -> None:
+def test_a_lost_server_ends_the_run_with_a_checkpoint(server_to_end: RunningServer, tmp_path: Path) -> None:
     """If the server hangs or is killed, the run ends within 100 seconds, with one error line and a checkpoint of its
     last step. A server that recovers accepts the next trainer."""
-    server = RunningServer(tmp_path / "vllm.log")
-    try:
-        for kind in (signal.SIGSTOP, signal.SIGKILL):
-            check_lost_server(server, kind, tmp_path / kind.name)
-            if kind == signal.SIGSTOP:
-                os.killpg(server.process.pid, signal.SIGCONT)
-    finally:
-        server.end(signal.SIGKILL)
+    for kind in (signal.SIGSTOP, signal.SIGKILL):
+        try:
+            check_lost_server(server_to_end, kind, tmp_path / kind.name)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(server_to_end.process.pid, signal.SIGCONT)
 
 
 def check_lost_server(server: RunningServer, kind: signal.Signals, folder: Path) -> None:

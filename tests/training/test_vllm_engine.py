@@ -1,23 +1,30 @@
 """The engine for a vLLM server, with a stand-in that runs a real model: weight updates, and what the engine refuses,
 retries and gives up on. `tests/stack` tests a real vLLM."""
 
+import ctypes
+import errno
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from accelerate import Accelerator
+from interrupts import ctrl_c
 from weight_server import StandIn
 
 from rg_env.errors import MissingExtraError, ServerError, TrainingError
-from rg_env.inference.protocol import Sampling
-from rg_env.training import EngineConfig, GRPOConfig
+from rg_env.inference.protocol import PromptEncoder, Sampling
+from rg_env.training import EngineConfig, GRPOConfig, vllm_engine, weight_sync
+from rg_env.training.rollouts import RolloutSampler
 from rg_env.training.strategy import DataParallel
 from rg_env.training.vllm_engine import RETRIES, Vllm
 
@@ -77,7 +84,7 @@ def test_the_server_has_the_weights_of_each_step(connect: Any, server: StandIn, 
         theirs = server.model.state_dict()
         assert all(torch.equal(value, theirs[name]) for name, value in model.state_dict().items())
         assert difference(engine) < 1e-5
-        assert server.paths[-2:] == ["/reset_prefix_cache", COMPLETIONS]
+        assert server.paths[-3:] == ["/reset_prefix_cache", "/collective_rpc", COMPLETIONS]
     assert not list(Path("/dev/shm").glob(f"rg-env-*-{os.getpid()}-*"))
 
 
@@ -92,16 +99,81 @@ def test_buckets_share_two_slots(connect: Any, server: StandIn, model: Any) -> N
     assert all(torch.equal(value, theirs[name]) for name, value in model.state_dict().items())
 
 
-@pytest.mark.parametrize("lost", ["lm_head.weight", "model.norm.weight", "model.layers.0.self_attn.q_proj.weight"])
-def test_a_tensor_that_did_not_arrive_ends_the_run(connect: Any, server: StandIn, model: Any, lost: str) -> None:
+def update(model: Any, rate: float = 1e-6) -> None:
+    """Change every weight by `rate`, like a step of Adam."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(rate * torch.randn_like(parameter).sign())
+
+
+NORM, QUERY, HEAD = "model.norm.weight", "model.layers.0.self_attn.q_proj.weight", "lm_head.weight"
+
+
+@pytest.mark.parametrize("honest", [0, 3])
+@pytest.mark.parametrize("stored", ["plain", "packed", "rearranged"])
+@pytest.mark.parametrize("lost", ["", HEAD, NORM, QUERY])
+def test_weights_that_stay_behind_end_the_run(
+    connect: Any, server: StandIn, model: Any, lost: str, stored: str, honest: int
+) -> None:
+    """At a learning rate of 1e-6, log-probabilities would not reveal this for a hundred updates, but the first update
+    after `honest` ones does, however the server stores the tensors."""
+    names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     server.model.lm_head.weight = torch.nn.Parameter(server.model.lm_head.weight.detach().clone())
-    server.lost = {lost}
+    server.packed = {name for name in names if "proj" in name or name == HEAD} if stored == "packed" else set()
+    server.rearranged = names if stored == "rearranged" else set()
+    engine = connect(server)
+    for _ in range(honest + 1):
+        engine.sync()
+        update(model)
+    server.lost = {lost} if lost else names
+    with pytest.raises(TrainingError, match=r"does not use the trained weights: after .*, \d+ of 39 tensors") as caught:
+        engine.sync()
+    assert not lost or f"1 of 39 tensors differ from the trainer's: {lost}" in str(caught.value)
+    assert difference(engine) < 1e-5
+
+
+def test_honest_updates_raise_no_alarm(connect: Any, server: StandIn, model: Any, capsys: Any) -> None:
+    """The server may pack, rearrange and hide tensors. Those that cannot be compared exactly are counted, and mentioned
+    once."""
+    server.packed, server.rearranged, server.unreadable = {QUERY}, {NORM}, {"model.layers.1.mlp.up_proj.weight"}
+    engine = connect(server)
+    for _ in range(20):
+        update(model)
+        engine.sync()
+        assert engine.metrics()["weight_sync/unproven_tensors"] == 2
+    warning, first = f"warning: 2 of 39 tensors on the server at {engine.server} cannot be compared", "layers.1.mlp.up"
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(warning)]
+    assert len(lines) == 1
+    assert f"starting with model.{first}_proj.weight (no): " in lines[0]
+
+
+def test_a_tensor_that_cannot_be_read_back_is_checked_by_its_effect(connect: Any, server: StandIn, model: Any) -> None:
+    """Log-probabilities reveal large differences."""
+    server.lost = server.unreadable = {QUERY}
     engine = connect(server)
     engine.sync()
     with torch.no_grad():
-        model.get_parameter(lost).mul_(3)
+        model.get_parameter(QUERY).mul_(3)
     with pytest.raises(TrainingError, match="does not use the trained weights: log-probabilities of a prompt"):
         engine.sync()
+
+
+def test_tensors_are_sent_in_the_type_that_the_server_holds(connect: Any, stand_in: Any, model: Any) -> None:
+    """Each tensor is rounded once, and the server's copy has the same bits."""
+    server = stand_in(dtype="bfloat16")
+    engine = connect(server)
+    update(model, 1e-3)
+    engine.sync()
+    assert {each.dtype for each in engine.weights.metadata()} == {torch.bfloat16}
+    theirs = server.model.state_dict()
+    assert all(torch.equal(value.bfloat16(), theirs[name]) for name, value in model.state_dict().items())
+
+
+def test_gradients_stay_on_while_weights_are_sent(connect: Any, server: StandIn) -> None:
+    """A consumer that stops in the middle does not leave gradients off in the trainer's thread."""
+    weights = connect(server).weights
+    next(weights.buckets())
+    assert torch.is_grad_enabled()
 
 
 @pytest.mark.parametrize("path", ["/start_weight_update", "/update_weights", "/finish_weight_update"])
@@ -147,10 +219,103 @@ def test_a_server_that_cannot_take_weights_is_refused(
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
 def test_nccl_needs_vllm_next_to_the_trainer(connect: Any, stand_in: Any) -> None:
-    """A server with the NCCL backend refuses shared memory at once."""
-    server = stand_in(refuses="Invalid init_info for NCCLWeightTransferEngine: unexpected keyword argument 'path'")
     with pytest.raises(MissingExtraError, match="NCCL needs vLLM in the trainer's environment"):
-        connect(server)
+        connect(stand_in(backend="nccl"))
+
+
+class Nccl:
+    """Stand-in for vLLM's `nccl_engine` on the trainer's side.
+
+    Attributes:
+        broadcast: called with each tensor.
+        sent: data types of the tensors sent so far, by name.
+    """
+
+    def __init__(self, broadcast: Callable[[], Any] = lambda: None) -> None:
+        self.broadcast, self.sent, self.is_shut = broadcast, dict[str, torch.dtype](), threading.Event()
+        self.NCCLTrainerInitInfo, self.NCCLTrainerWeightTransferEngine = dict, self
+
+    def trainer_init(self, init: Any, *, client: Any, source: Any) -> "Nccl":
+        self.client, self.source = client, source
+        return self
+
+    def send_weights(self) -> None:
+        for (name, tensor), meta in zip(self.source, self.source.metadata(), strict=True):
+            assert (name, tensor.dtype, tuple(tensor.shape)) == (meta.name, meta.dtype, meta.shape)
+            self.sent[name] = tensor.dtype
+            self.broadcast()
+
+    def shutdown(self) -> None:
+        self.is_shut.set()
+
+
+@pytest.fixture
+def nccl(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Nccl]:
+    def make(*args: Any) -> Nccl:
+        engine = Nccl(*args)
+        for name in ("vllm", "vllm.distributed"):
+            monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        transfer: Any = ModuleType("vllm.distributed.weight_transfer")
+        transfer.nccl_engine = engine
+        monkeypatch.setitem(sys.modules, transfer.__name__, transfer)
+        return engine
+
+    return make
+
+
+def test_a_server_between_gpus_needs_no_shared_memory(
+    connect: Any, stand_in: Any, nccl: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server is asked for its backend first, because a container's shared memory is often too small for a bucket.
+    Tensors are sent in the server's data type."""
+
+    def reserve(*_: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(weight_sync, "reserve", reserve)
+    sender = nccl()
+    server = stand_in(backend="nccl", dtype="bfloat16")
+    connect(server).sync()
+    assert sender.sent.keys() == dict(server.model.named_parameters(remove_duplicate=False)).keys()
+    assert set(sender.sent.values()) == {torch.bfloat16}
+    assert "/init_weight_transfer_engine" not in server.paths
+
+
+@pytest.fixture
+def stuck() -> Iterator[Callable[[], Any]]:
+    """Yield a function that blocks its thread until the end of the test. Signals do not interrupt it, like waiting for
+    a broadcast on a GPU."""
+    library, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(128)
+    library.pthread_mutex_lock(mutex)
+    yield lambda: library.pthread_mutex_lock(mutex)
+    library.pthread_mutex_unlock(mutex)
+
+
+def test_a_broadcast_that_never_ends_ends_the_run(
+    connect: Any, stand_in: Any, nccl: Any, stuck: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NCCL waits forever for a server that died. The error is one line, and the communicator is destroyed."""
+    monkeypatch.setattr(vllm_engine, "GRACE_S", 0.1)
+    sender = nccl(stuck)
+    engine, start = connect(stand_in(backend="nccl"), weight_sync_timeout=0.5), time.monotonic()
+    with pytest.raises(TrainingError, match=r"did not arrive at .*: the transfer stopped for 0\.5 s") as caught:
+        engine.sync()
+    assert time.monotonic() - start < 20
+    assert "\n" not in str(caught.value)
+    assert sender.is_shut.is_set()
+
+
+def test_ctrl_c_ends_a_broadcast_that_never_ends(connect: Any, stand_in: Any, nccl: Any, stuck: Any) -> None:
+    nccl(stuck)
+    engine = connect(stand_in(backend="nccl"))
+    threading.Timer(0.3, ctrl_c).start()
+    with pytest.raises(KeyboardInterrupt):
+        engine.sync()
+
+
+def test_a_server_with_another_backend_is_refused(connect: Any, stand_in: Any) -> None:
+    with pytest.raises(ServerError, match="with the backend ipc, but only nccl and rg_env_shm are supported: start"):
+        connect(stand_in(backend="ipc"))
 
 
 def test_a_server_has_one_trainer_at_a_time(connect: Any, server: StandIn) -> None:
@@ -170,6 +335,15 @@ def test_a_server_with_too_small_a_context_is_refused(connect: Any, server: Stan
         connect(server, longest=513)
 
 
+def test_all_sampling_settings_are_sent(connect: Any, server: StandIn) -> None:
+    """No default of the server or of the model's generation config applies, as in evaluations and probes (see
+    `test_each_model_has_a_gpu_and_its_own_arguments`)."""
+    connect(server).generate([[3]], Sampling(0.5, max_tokens=7))
+    fields = {name: server.bodies[-1][name] for name in server.bodies[-1] if hasattr(Sampling, name)}
+    assert fields == {"temperature": 0.5, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0,
+                      "presence_penalty": 0.0, "frequency_penalty": 0.0, "max_tokens": 7}  # fmt: skip
+
+
 def test_completions_that_never_come_are_an_error(connect: Any, server: StandIn) -> None:
     """The error names the setting, and the pending request does not keep the process from exiting."""
     engine = connect(server, generation_timeout=0.3)
@@ -179,6 +353,28 @@ def test_completions_that_never_come_are_an_error(connect: Any, server: StandIn)
     waiting = [thread for thread in threading.enumerate() if thread.name == "rg-env-vllm"]
     assert waiting
     assert all(thread.daemon for thread in waiting)
+
+
+def test_a_batch_ahead_is_canceled(connect: Any, server: StandIn, tokenizer: Any, make_env: Any) -> None:
+    """When a run ends, it does not wait for the batch that the server generates in advance, and the server ends its
+    requests."""
+    engine, env = connect(server), make_env()
+    sampler = RolloutSampler(env, engine, PromptEncoder(tokenizer))
+    before, server.waits_at = server.paths.count(COMPLETIONS), COMPLETIONS
+    for number in range(2):
+        sampler.submit(number, env.train_rows[:2], Sampling())
+    while server.paths.count(COMPLETIONS) == before:
+        time.sleep(0.01)
+    start = time.monotonic()
+    engine.cancel()
+    sampler.stop()
+    assert server.aborted.is_set()
+    engine.resume()
+    executor = ThreadPoolExecutor(1)  # like the interpreter, which waits for all executors before it exits
+    executor.submit(sampler._ahead.shutdown).result(10)
+    assert time.monotonic() - start < 10
+    server.go.set()
+    assert engine.generate([[3]], Sampling(max_tokens=1))
 
 
 def test_an_unhealthy_server_ends_the_wait(connect: Any, server: StandIn) -> None:

@@ -1,17 +1,21 @@
 """Which weights of a model are sent to the server, with PEFT and without, and how they are packed."""
 
 import copy
+import itertools
 from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator
 from hypothesis import given
 from hypothesis import strategies as st
 from model_families import FAMILIES, SERVED, random_model
 from peft import IA3Config, LoraConfig, PrefixTuningConfig, PromptTuningConfig, get_peft_model
 
 from rg_env.errors import InputError
-from rg_env.training.weight_sync import WeightTensor, buckets, sources, unmergeable
+from rg_env.training import GRPOConfig
+from rg_env.training.strategy import DataParallel
+from rg_env.training.weight_sync import ModelWeights, ServerModel, WeightTensor, buckets, sources, unmergeable
 
 ADAPTERS: dict[str, dict[str, Any]] = {
     "all linear layers": {"target_modules": "all-linear"},
@@ -66,6 +70,38 @@ def test_an_adapted_model_is_sent_merged(case: str) -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+def test_adapters_are_merged_in_float32_and_rounded_once() -> None:
+    """A server that holds float32 weights gets updates that are too small for a bfloat16 base model."""
+    model = adapted(plain(SERVED["llama, untied"]).bfloat16(), target_modules=["q_proj"])
+    layer = model.base_model.model.model.layers[0].self_attn.q_proj
+    with torch.no_grad():
+        layer.lora_B["default"].weight.mul_(1e-4)
+    weights = ModelWeights(model, DataParallel(Accelerator(cpu=True), GRPOConfig()))
+    weights.server = ServerModel("nccl", torch.float32, None, {}, {})
+    sent = dict(weights)["model.layers.0.self_attn.q_proj.weight"]
+    base, delta = layer.base_layer.weight.float(), layer.get_delta_weight("default").float()
+    assert 0 < delta.abs().max() < 1e-3
+    assert torch.equal(sent, base + delta)
+    assert not torch.equal(sent, base)
+    assert (base + delta).bfloat16().float().ne(base).float().mean() < 0.1  # bfloat16 would hide most of the update
+
+
+def test_a_bucket_is_complete_while_vllm_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's producer reads tensors on streams of its own, so the device is synchronized before a bucket is yielded
+    and before it is freed."""
+    weights = ModelWeights(plain(SERVED["llama, untied"]), DataParallel(Accelerator(cpu=True), GRPOConfig()))
+    weights.bucket_bytes = 100_000
+    events: list[str] = []
+    monkeypatch.setattr(ModelWeights, "_synchronize", lambda self: events.append("synchronize"))
+    monkeypatch.setattr(DataParallel, "whole", lambda self, tensor: events.append("compute") or tensor.data)
+    for _ in weights.buckets():
+        events.append("read")
+    runs = [event for event, _ in itertools.groupby(events)]
+    number = runs.count("read")
+    assert number > 3
+    assert runs == ["compute", "synchronize", "read", "synchronize"] * number
+
+
 @pytest.mark.parametrize("family", SERVED)
 def test_head_and_embedding_are_both_sent_even_if_tied(family: str) -> None:
     """vLLM silently keeps the old head if it receives only the embedding."""
@@ -118,7 +154,10 @@ def test_quantized_weights_are_refused() -> None:
 def test_buckets_lose_nothing_and_keep_their_size(sizes: list[int], limit: int) -> None:
     """Sources keep their order, and a bucket exceeds the limit only if it contains a single larger source."""
     parameters = [torch.nn.Parameter(torch.zeros(size, dtype=torch.uint8), requires_grad=False) for size in sizes]
-    unpacked = [WeightTensor(str(number), (each,), lambda: torch.zeros(0)) for number, each in enumerate(parameters)]
+    unpacked = [
+        WeightTensor(str(number), (each,), lambda: torch.zeros(0), torch.uint8)
+        for number, each in enumerate(parameters)
+    ]
     made = list(buckets(unpacked, limit))
     assert [source for bucket in made for source in bucket] == unpacked
     for bucket in made:

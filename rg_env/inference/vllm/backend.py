@@ -6,13 +6,12 @@ belong to the server's user.
 """
 
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any
 
 import torch
 from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
 
-from rg_env.inference.vllm.shared_weights import SHAPE, PackedTensor, mapped, unpack, write_header
+from rg_env.inference.vllm.shared_weights import PackedTensor, mapped, unpack
 
 
 @dataclass
@@ -45,16 +44,6 @@ class SharedMemoryEngine(WeightTransferEngine[SharedMemoryInitInfo, SharedMemory
 
     def init_transfer_engine(self, init_info: SharedMemoryInitInfo) -> None:
         self._memory = mapped(init_info.path)
-        config = self.model_config
-        write_header(
-            self._memory,
-            {
-                "rg-env": version("rg-env"),
-                "dtype": str(config.dtype).removeprefix("torch."),
-                "quantization": config.quantization,
-                "shape": {name: getattr(config.hf_text_config, name, None) for name in SHAPE},
-            },
-        )
 
     def start_weight_update(self) -> None:
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload

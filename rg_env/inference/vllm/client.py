@@ -3,8 +3,10 @@
 import contextlib
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -31,6 +33,21 @@ def request_fields(sampling: Sampling) -> dict[str, Any]:
     return {**vars(sampling), "top_k": sampling.top_k if sampling.top_k > 0 else -1}
 
 
+def in_daemon_thread(act: Callable[[], T], name: str) -> "Future[T]":
+    """Run `act()` in a thread that, unlike an executor's thread, does not keep the process from exiting."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        with contextlib.suppress(InvalidStateError):  # the future was given another result
+            try:
+                future.set_result(act())
+            except BaseException as error:
+                future.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
+
+
 @dataclass(frozen=True)
 class ServerInfo:
     """Server properties that a trainer needs."""
@@ -43,10 +60,11 @@ class ServerInfo:
 
 class VllmServer:
     """HTTP client for a vLLM server. Every request has a timeout. Every failed request raises `ServerError`, except in
-    `health_problem`, which returns the reason."""
+    `health_problem`, which returns the reason. `cancel` can be called from any thread."""
 
     def __init__(self, host: str, port: int):
         self.host, self.port = host, port
+        self._pending: set[Future[Any]] = set()
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -173,6 +191,32 @@ class VllmServer:
 
         return self._ask("/v1/completions", "returns no completions", read, body, timeout_s)
 
+    def on_workers(self, method: str, *arguments: Any, timeout_s: float = REQUEST_S) -> list[dict[str, Any]]:
+        """Call a method of the workers' extension (see `read_back`), and return each worker's result. With data
+        parallelism, only the workers of the first replica are called."""
+        body = {"method": method, "args": list(arguments)}
+        start = start_hint(port=self.port)
+
+        def read(answer: dict[str, Any]) -> list[dict[str, Any]]:
+            return [dict(result) for result in answer["results"]]
+
+        complaint = f"does not let its weights be read back: start it with `{start}`"
+        return self._ask("/collective_rpc", complaint, read, body, timeout_s)
+
+    def cancel(self) -> bool:
+        """Let all running requests fail with `ServerError` at once, although the server keeps working on them. Return
+        whether there were any."""
+        pending = list(self._pending)
+        for future in pending:
+            with contextlib.suppress(InvalidStateError):
+                future.set_exception(ServerError(f"the request to the server at {self} was canceled"))
+        return bool(pending)
+
+    def abort(self) -> None:
+        """Ask the server to end all completions that it is working on."""
+        with contextlib.suppress(ServerError):
+            self.post("/abort_requests", timeout_s=1.0)
+
     def post(self, path: str, body: dict[str, Any] | None = None, timeout_s: float = REQUEST_S) -> dict[str, Any]:
         """Send a POST request to an endpoint of vLLM's development mode."""
         return self._ask(path, f"does not accept {path}", dict, body or {}, timeout_s)
@@ -194,15 +238,21 @@ class VllmServer:
         """
         import httpx
 
-        method = "GET" if body is None else "POST"
+        method, url = "GET" if body is None else "POST", f"http://{self}{path}"
+        request = in_daemon_thread(
+            lambda: httpx.request(method, url, json=body, timeout=timeout_s, **_DIRECT), "rg-env-request"
+        )
+        self._pending.add(request)
         try:
-            response = httpx.request(method, f"http://{self}{path}", json=body, timeout=timeout_s, **_DIRECT)
+            response = request.result()
         except httpx.TimeoutException as error:
             raise ServerError(f"the server at {self} did not answer {path} within {timeout_s:g} s") from error
         except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
             raise ServerError(f"the server at {self} is gone: no response from {path}") from error
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # an invalid host raises ValueError
             raise ServerError(f"the service at {self} {complaint}: {error}") from error
+        finally:
+            self._pending.discard(request)
         if not response.is_success:
             kind = RefusedError if response.is_client_error else ServerError
             raise kind(f"the service at {self} {complaint}: {path} returns {_reason(response)}")

@@ -19,6 +19,7 @@ from rg_env.core.processes import Command, entered
 from rg_env.core.run_folder import adapter_config, base_model
 from rg_env.errors import InputError
 from rg_env.inference.machine import HOST
+from rg_env.inference.vllm.plugin import EXTENSION
 from rg_env.tiny import POLICY_DIR, TINY
 
 # The command `vllm` would fail if vLLM was installed under another distribution name, as CPU builds are.
@@ -57,6 +58,7 @@ def vllm_command(model: str, options: Sequence[str] = (), *, on_gpu: bool, backe
         environment["VLLM_CPU_KVCACHE_SPACE"] = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")
     if backend is not None:
         arguments += ["--weight-transfer-config", json.dumps({"backend": backend})]
+        arguments += ["--worker-extension-cls", EXTENSION]
         environment["VLLM_SERVER_DEV_MODE"] = "1"
         if not on_gpu:  # makes torch use huge pages, because each weight update reallocates all layers
             environment["THP_MEM_ALLOC_ENABLE"] = "1"

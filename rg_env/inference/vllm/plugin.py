@@ -5,6 +5,8 @@ releases without weight transfer are not affected.
 """
 
 BACKEND = "rg_env_shm"
+EXTENSION = "rg_env.inference.vllm.read_back.WeightReader"
+"""Worker extension of servers that accept weights (vLLM's option `--worker-extension-cls`)."""
 
 
 def register() -> None:

@@ -4,21 +4,17 @@ The file is in `/dev/shm` and is unlinked as soon as both processes have mapped 
 exit.
 """
 
-import json
 import math
 import os
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 MEMORY = Path("/dev/shm")
 PREFIX = "rg-env-"
-HEADER_BYTES = 4096
-"""Number of bytes at the start of the file that are reserved for the worker's JSON description of itself."""
 ALIGNMENT = 16
 """Alignment of tensors, in bytes. With this alignment, a tensor's bytes can be viewed as any dtype."""
 
@@ -42,15 +38,11 @@ class PackedTensor:
         return _aligned(math.prod(self.shape) * _torch_type(self.dtype).itemsize)
 
 
-def packed(name: str, tensor: torch.Tensor, widest: torch.dtype) -> PackedTensor:
-    """Describe a tensor in a bucket. Floating-point values wider than `widest` are rounded to `widest`."""
-    narrow = tensor.is_floating_point() and tensor.dtype.itemsize > widest.itemsize
-    return PackedTensor(name, str(widest if narrow else tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
-
-
-def pack(tensors: Sequence[tuple[str, torch.Tensor]], flat: torch.Tensor, widest: torch.dtype) -> list[PackedTensor]:
+def pack(tensors: Sequence[tuple[str, torch.Tensor]], flat: torch.Tensor) -> list[PackedTensor]:
     """Copy named tensors consecutively into `flat` (uint8). Raises `ValueError` if the tensors do not fit."""
-    entries = [packed(name, tensor, widest) for name, tensor in tensors]
+    entries = [
+        PackedTensor(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for name, tensor in tensors
+    ]
     for (_, place), (_, tensor) in zip(unpack(entries, flat), tensors, strict=True):
         place.copy_(tensor)
     return entries
@@ -92,18 +84,6 @@ def mapped(path: str | Path) -> torch.Tensor:
     if not (named and stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()):
         raise ValueError(f"{path} is not an rg-env shared-memory file")
     return torch.from_file(str(path), shared=True, size=status.st_size, dtype=torch.uint8)
-
-
-def write_header(memory: torch.Tensor, values: dict[str, Any]) -> None:
-    """Write `values` to the header, for the other process to read."""
-    text = json.dumps(values).encode()[:HEADER_BYTES].ljust(HEADER_BYTES)
-    memory[:HEADER_BYTES] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-
-
-def read_header(memory: torch.Tensor) -> dict[str, Any]:
-    """Read the values written by the other process. Raises `ValueError` if the header is empty."""
-    values: dict[str, Any] = json.loads(bytes(memory[:HEADER_BYTES].tolist()).strip(b" \0"))
-    return values
 
 
 def _torch_type(name: str) -> torch.dtype:
