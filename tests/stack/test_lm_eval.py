@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -76,6 +76,12 @@ class Asked(NamedTuple):
 
     scores: dict[str, Any]
     chats: dict[str, list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def chat() -> Iterator[ChatServer]:
+    with ChatServer(str) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
