@@ -468,7 +468,7 @@ class GRPOTrainer:
                 autocast=half if self.strategy.sharding == "none" else None,
             )
         first = (self.env.train_rows or self.env.eval_rows)[0]["prompt"]
-        return Vllm(
+        vllm = Vllm(
             self.accelerator,
             model,
             self.processing_class,
@@ -478,6 +478,9 @@ class GRPOTrainer:
             longest=longest_prompt + args.max_tokens,
             strategy=self.strategy,
         )
+        # `generation_timeout` applies to each request, so an evaluation's request must not exceed a training batch.
+        vllm.max_batch_size = args.rollouts_per_step
+        return vllm
 
 
 def check_options(args: GRPOConfig, engine: EngineConfig, env: Environment, curriculum: Any) -> None:

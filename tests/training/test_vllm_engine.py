@@ -23,7 +23,8 @@ from weight_server import StandIn
 
 from rg_env.errors import MissingExtraError, ServerError, TrainingError
 from rg_env.inference.protocol import PromptEncoder, Sampling
-from rg_env.training import EngineConfig, GRPOConfig, vllm_engine, weight_sync
+from rg_env.training import EngineConfig, EvaluationPlan, GRPOConfig, vllm_engine, weight_sync
+from rg_env.training.evaluation import FixedEvaluation
 from rg_env.training.rollouts import RolloutSampler
 from rg_env.training.strategy import DataParallel
 from rg_env.training.vllm_engine import RETRIES, Vllm
@@ -428,3 +429,32 @@ def test_parity_is_checked_where_it_is_expected(make_trainer: Any, top_p: float,
     assert bool(seen) is checked
     assert all(value < 1e-4 for value in seen)
     assert "sampling/logp_difference" in trainer.state.log_history[-1]
+
+
+class Counting(StandIn):
+    """Stand-in that answers each prompt of a request, and records the numbers of prompts."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.sizes: list[int] = []
+        self._tokenizer = tokenizer
+        super().__init__()
+
+    def _answer_to(self, path: str, body: dict[str, Any]) -> Any:
+        if path == "/tokenize":
+            ids = self._tokenizer.apply_chat_template(body["messages"], add_generation_prompt=True, return_dict=False)
+            return {"tokens": ids}
+        answer = super()._answer_to(path, body)
+        if path == COMPLETIONS and "prompt_logprobs" not in body:
+            self.sizes.append(len(body["prompt"]))
+            return {"choices": [{**answer["choices"][0], "index": number} for number in range(self.sizes[-1])]}
+        return answer
+
+
+def test_an_evaluation_sends_no_more_than_a_training_batch_at_once(make_trainer: Any, tokenizer: Any) -> None:
+    """A larger request could exceed `generation_timeout` and end the run."""
+    with Counting(tokenizer) as server:
+        trainer = make_trainer(engine=EngineConfig(kind="vllm", port=server.port), rollouts_per_step=16)
+        server.sizes.clear()
+        FixedEvaluation(trainer, EvaluationPlan(rollouts_per_example=5, greedy=False)).run(0)
+        trainer.engine.close()
+    assert server.sizes == [16, 16, 8]

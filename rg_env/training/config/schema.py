@@ -94,7 +94,8 @@ class EngineConfig(Section):
     connect_timeout: Above0 = 5.0
     """Seconds to wait for the vLLM server when a run starts."""
     generation_timeout: Above0 = 600.0
-    """Timeout for generating one batch of rollouts or evaluation answers, in seconds ("vllm" only)."""
+    """Timeout for one request, in seconds ("vllm" only). A request generates a step's rollouts, or the same number of
+    evaluation answers."""
     num_batches_ahead: Count = 0
     """Number of batches generated in advance, while the model is trained on an earlier batch ("vllm" only). With 0,
     generation and training alternate. With 1, generation and training overlap, and rollouts are one step off-policy."""
