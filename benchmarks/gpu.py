@@ -203,7 +203,7 @@ def check_trainer(shape: str, steps: int, tokens: int, times: dict[str, float]) 
     )
     expected = estimate(
         sizes, micro_batch=MICRO_BATCH, tokens=longest, logit_tokens=tokens, checkpointing=False,
-        cached_tokens=PROMPTS * ROLLOUTS * longest,
+        cached_tokens=PROMPTS * ROLLOUTS * longest, sequences=PROMPTS * ROLLOUTS,
     ).total  # fmt: skip
     peak = torch.cuda.max_memory_allocated()
     share = peak / expected

@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ from rg_env.core.run_folder import OUTPUTS, RunFolder
 from rg_env.core.text import counted, gigabytes, reason_of, user_error
 from rg_env.errors import InputError, OutputFolderError, RGEnvError, ServerError, how_to_install
 from rg_env.inference.chat_templates import require_chat_template
-from rg_env.inference.machine import port_problem
-from rg_env.inference.protocol import PromptEncoder, prompt_lengths
+from rg_env.inference.machine import port_problem, visible_gpus
+from rg_env.inference.protocol import PromptEncoder, Sampling, prompt_lengths
 from rg_env.inference.vllm.client import NOT_LISTENING, VllmServer
 from rg_env.inference.vllm.command import start_hint
 from rg_env.jobs.launch import longest_sequence
@@ -401,24 +401,28 @@ def judge_prompts(planned: PlannedRun, context: int, lengths: PromptLengths) -> 
     return Check("ok", f"all {len(own)} prompts are within {limit} tokens; the longest in evaluations has {evaluated}")
 
 
-def cached_tokens(planned: PlannedRun, lengths: PromptLengths | None) -> int:
-    """Return an upper bound for the number of tokens in the embedded engine's KV cache, in training or in an
-    evaluation."""
+def decoded(planned: PlannedRun, lengths: PromptLengths | None) -> tuple[int, int]:
+    """Return upper bounds for the number of rollouts that the embedded engine decodes at once, in training or in an
+    evaluation, and for the number of tokens in their KV cache."""
     if planned.uses_vllm:
-        return 0
+        return 0, 0
     training, evaluation = planned.config.training, planned.config.evaluation
     lengths = lengths or PromptLengths([training.max_prompt_length])
     evaluated = [*lengths.evaluation, *lengths.others]
     happens = evaluation.before or evaluation.after or evaluation.every != 0
     answers = len(evaluated) * (evaluation.rollouts_per_example + evaluation.greedy) if happens else 0
     longest = max([*lengths.training, *evaluated]) + max(training.max_tokens, planned.evaluation_tokens)
-    return min(max(training.rollouts_per_step, answers), planned.config.engine.max_batch_size) * longest
+    sequences = min(max(training.rollouts_per_step, answers), planned.config.engine.max_batch_size)
+    return sequences, sequences * longest
 
 
 def run_estimate(planned: PlannedRun, model: Model, lengths: PromptLengths | None, micro_batch: int) -> MemoryEstimate:
     """Estimate the memory that a training process needs. `lengths` is None if the prompts could not be measured."""
     config, training = planned.config, planned.config.training
     own = [*lengths.training, *lengths.evaluation] if lengths else [training.max_prompt_length]
+    sequences, cached_tokens = decoded(planned, lengths)
+    gpus = 0 if training.use_cpu else len(visible_gpus())
+    sampling = Sampling(**{each.name: getattr(training, each.name) for each in fields(Sampling)})
     return estimate(
         model.shape,
         micro_batch=micro_batch,
@@ -426,11 +430,14 @@ def run_estimate(planned: PlannedRun, model: Model, lengths: PromptLengths | Non
         logit_tokens=training.max_tokens + max(own) - min(own),
         shards=planned.processes if planned.zero3 else 1,
         checkpointing=training.gradient_checkpointing,
-        bf16=bool(training.bf16),
+        bf16=gpus > 0 if training.bf16 is None else training.bf16,
         reference=training.beta != 0.0,
         adapter_parameters=model.adapters(planned),
         frozen_bytes=2 if config.model.dtype == "bfloat16" else 4,
-        cached_tokens=cached_tokens(planned, lengths),
+        cached_tokens=cached_tokens,
+        sequences=sequences,
+        truncated=not sampling.is_plain or config.evaluation.top_p not in (None, 1.0),
+        nccl=planned.uses_vllm and gpus != 1,
     )
 
 
@@ -439,7 +446,8 @@ def check_memory(planned: PlannedRun, model: Model, lengths: PromptLengths | Non
     where this memory is."""
     batch = planned.config.training.micro_batch(planned.processes)
     whole = run_estimate(planned, model, lengths, batch)
-    parts = {"state": whole.state + whole.gathered, "logits and activations": whole.passes, "cache": whole.cache}
+    state = whole.state + whole.gathered + whole.casts
+    parts = {"state": state, "logits and activations": whole.passes, "generation": whole.generation}
     shown = ", ".join(f"{name} {gigabytes(size)}" for name, size in parts.items() if size)
     text = f"each process needs about {gigabytes(whole.total)} ({shown}); {gigabytes(free)} is free {place}"
     if whole.total <= (room := int(_TIGHT * free)):
@@ -449,6 +457,6 @@ def check_memory(planned: PlannedRun, model: Model, lengths: PromptLengths | Non
         fix = f"set training.per_device_train_batch_size={fits} (the number of rollouts per step stays the same)"
     elif planned.uses_vllm:
         fix += ", or more --processes (ZeRO-3 shards the state)"
-    elif whole.resting_state + whole.cache == whole.total:
+    elif whole.resting_state + whole.casts + whole.generation == whole.total:
         fix = f"set a smaller engine.max_batch_size, or {fix}"
     return Check("failed" if whole.total > free else "warning", text, fix)

@@ -23,6 +23,13 @@ LOGIT_BYTES = 12
 HEAD_BYTES = 8
 """Additional bytes per trained weight in the LM head, for the float32 gradients of one chunk and the sum of the
 previous chunks' gradients."""
+SAMPLER_BYTES = 16
+"""Bytes per logit while the embedded engine samples a token, for the logits, scaled logits, log-probabilities and
+cumulative probabilities, each in float32."""
+TRUNCATION_BYTES = 26
+"""Additional bytes per logit with truncation (`top_k`, `top_p`, `min_p`) or penalties."""
+NCCL_BUFFER = 2**30
+"""Maximum size of one of the two buffers in which vLLM sends weights over NCCL."""
 KEPT_PER_LAYER = 17
 """Number of values kept per layer, token and hidden unit for the backward pass without checkpointing, excluding
 attention scores (Korthikanti et al., 2022, arXiv:2205.05198, section 4.1: 34 bytes, which are 17 values of 2 bytes
@@ -58,12 +65,18 @@ class MemoryEstimate:
     """Weights, gradients, optimizer state, and the reference model if there is one."""
     gathered: int
     """Gathered bf16 weights of a layer or of the embedding, whichever is larger, with ZeRO-3."""
+    casts: int
+    """Copies of float32 weights in bfloat16 that autocast keeps during a forward pass and during generation."""
     logits: int
     """Logits of one chunk, and the gradient of a trained LM head during accumulation."""
     activations: int
     resting_state: int
     cache: int
     """Key-value cache of the embedded engine."""
+    sampler: int
+    """Logits and probabilities from which the embedded engine samples a token."""
+    sync: int
+    """Buffers of a weight sync over NCCL."""
 
     @property
     def passes(self) -> int:
@@ -71,9 +84,15 @@ class MemoryEstimate:
         return self.logits + self.activations
 
     @property
+    def generation(self) -> int:
+        """Memory added by the embedded engine."""
+        return self.cache + self.sampler
+
+    @property
     def total(self) -> int:
-        """Peak memory, which is reached either in the backward pass or at the end of generation."""
-        return max(self.state + self.gathered + self.passes, self.resting_state + self.cache)
+        """Peak memory, which is reached in the backward pass, at the end of generation, or during a weight sync."""
+        backward = self.state + self.gathered + self.casts + self.passes
+        return max(backward, self.resting_state + max(self.casts + self.generation, self.sync))
 
 
 def estimate(
@@ -89,6 +108,9 @@ def estimate(
     adapter_parameters: int = 0,
     frozen_bytes: int = 4,
     cached_tokens: int = 0,
+    sequences: int = 0,
+    truncated: bool = False,
+    nccl: bool = False,
 ) -> MemoryEstimate:
     """Estimate a device's memory use.
 
@@ -105,24 +127,34 @@ def estimate(
         frozen_bytes: bytes per frozen weight (4 in float32, 2 in bfloat16; see `load_policy`).
         cached_tokens: total number of tokens in the rollouts that the embedded engine decodes at once, or 0 with a
             server.
+        sequences: number of rollouts that the embedded engine decodes at once.
+        truncated: whether the embedded engine samples with truncation or penalties.
+        nccl: whether weights are sent to a server over NCCL.
     """
     element = 2 if bf16 else 4
     if adapter_parameters:
         fixed, trained = frozen_bytes * shape.parameters, adapter_parameters
     else:
         fixed, trained = 4 * shape.parameters * reference, shape.parameters
-    weight_bytes = frozen_bytes if adapter_parameters else 4  # the engine's cache has the same data type
+    in_float32 = trained + (shape.parameters if adapter_parameters and frozen_bytes == 4 else 0)
     rollout_numbers = micro_batch * tokens * shape.hidden * shape.layers
     embedding = shape.vocabulary * shape.hidden
     layer = (shape.parameters - embedding) // shape.layers
     return MemoryEstimate(
         state=(fixed + STATE_BYTES * trained) // shards,
         gathered=2 * max(embedding, layer) if shards > 1 else 0,
+        casts=2 * in_float32 if bf16 and shards == 1 else 0,  # ZeRO-3 keeps bfloat16 weights instead
         logits=LOGIT_BYTES * min(micro_batch * logit_tokens * shape.vocabulary, LOGITS_PER_CHUNK)
         + (0 if adapter_parameters else HEAD_BYTES * embedding),
         activations=element * rollout_numbers * (1 if checkpointing else KEPT_PER_LAYER),
         resting_state=(fixed + RESTING_BYTES * trained) // shards,
-        cache=2 * weight_bytes * shape.layers * shape.kv_width * cached_tokens,
+        cache=2
+        * (min(element, frozen_bytes) if adapter_parameters else element)
+        * shape.layers
+        * shape.kv_width
+        * cached_tokens,
+        sampler=(SAMPLER_BYTES + TRUNCATION_BYTES * truncated) * shape.vocabulary * sequences,
+        sync=2 * min(NCCL_BUFFER, 2 * shape.parameters) if nccl else 0,
     )
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from rg_env.core.processes import Finished
 from rg_env.jobs import doctor as checks
-from rg_env.jobs.doctor import Check, Gpus, Model, PlannedRun, PromptLengths, cached_tokens, planned_run
+from rg_env.jobs.doctor import Check, Gpus, Model, PlannedRun, PromptLengths, decoded, planned_run
 from rg_env.jobs.launch import longest_sequence
 from rg_env.tiny import POLICY_DIR
 from rg_env.training.config.schema import EvaluationConfig
@@ -200,8 +200,11 @@ THREE = planned(3, "vllm", rollouts_per_step=120)
         (memory(THREE, 130), "ok *about 104 GB (state 42 GB, *on the GPU"),
         (memory(THREE, 100), "failed *about 104 GB*training.per_device_train_batch_size=4 (the number of rollouts *"),
         (memory(THREE, 30), "failed *about 104 GB*LoRA*more --processes"),
-        (memory(planned(), 80), "failed *cache 30 GB*LoRA, a smaller model"),
-        (memory(planned(), 208, *MANY), "failed *cache 120 GB)*engine.max_batch_size, or use LoRA"),
+        (memory(planned(), 80), "failed *state 137 GB, *generation 15 GB*LoRA, a smaller model"),
+        (
+            memory(planned(per_device_train_batch_size=1), 150, *MANY),
+            "failed *generation 61 GB)*engine.max_batch_size, or use LoRA",
+        ),
         # prompts are checked against the limit and, with the completion, against the model's context
         (prompts(128, [20], [50]), "ok *all 2 prompts are within 50 tokens; the longest in evaluations has 50"),
         (prompts(128, [20, 51]), "failed *1 of 2 prompts *training.max_prompt_length=51"),
@@ -269,11 +272,11 @@ def test_token_capacity_that_engines_need() -> None:
         config = planned(1, engine, max_prompt_length=50, max_tokens=30, rollouts_per_step=16).config
         return PlannedRun(config.model_copy(update={"evaluation": EvaluationConfig(**evaluation)}))
 
-    assert cached_tokens(run(), lengths) == 2 * 10 * 120
-    assert cached_tokens(run(rollouts_per_example=4, max_tokens=60), lengths) == 5 * 10 * 150
-    assert cached_tokens(run(rollouts_per_example=99), lengths) == 512 * 120
-    assert cached_tokens(run(before=False, after=False, every=0), lengths) == 16 * 120
-    assert cached_tokens(run("vllm"), lengths) == 0
+    assert decoded(run(), lengths) == (20, 20 * 120)
+    assert decoded(run(rollouts_per_example=4, max_tokens=60), lengths)[1] == 5 * 10 * 150
+    assert decoded(run(rollouts_per_example=99), lengths)[1] == 512 * 120
+    assert decoded(run(before=False, after=False, every=0), lengths)[1] == 16 * 120
+    assert decoded(run("vllm"), lengths) == (0, 0)
     assert longest_sequence(run().config, ()) == 80
     assert longest_sequence(run(max_tokens=60).config, ()) == 110
     assert longest_sequence(run(max_tokens=60).config, lengths.others) == 150
