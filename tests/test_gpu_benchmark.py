@@ -1,4 +1,4 @@
-"""Tests of `benchmarks/gpu.py`, which checks a GPU machine, on a CPU."""
+"""Tests of `benchmarks/gpu.py` and `benchmarks/multi_gpu.py`, which check GPU machines, on a CPU."""
 
 import subprocess
 import sys
@@ -54,3 +54,35 @@ def test_a_failed_check_is_reported() -> None:
     assert done.returncode == 1, done.stderr[-3000:]
     assert "| engine, tiny | **FAILED**: no parity |" in done.stdout
     assert done.stdout.splitlines()[-1] == "2 of 3 checks passed"
+
+
+MULTI = SCRIPT.with_name("multi_gpu.py")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_sharded_training_takes_the_first_step_of_one_process() -> None:
+    """With ZeRO-3 on two processes, the first update equals that of one process."""
+    command = [sys.executable, str(MULTI), "--shape", "tiny", "--only", "zero3", "--without", "vllm"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=580, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert "| zero3 | first update differs by " in done.stdout
+    assert done.stdout.splitlines()[-1] == "1 of 1 checks passed"
+
+
+@pytest.mark.slow
+def test_another_first_step_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small change to one tensor fails the check."""
+    monkeypatch.syspath_prepend(str(MULTI.parent))
+    import multi_gpu
+
+    runs = multi_gpu.Runs(tmp_path, "tiny", None, 2, 8)
+    first = {name: tensor + 1e-3 for name, tensor in runs.before.items()}
+    for name, change in (("single", 0.0), ("same", 0.0), ("other", 2e-4)):
+        (tmp_path / name).mkdir()
+        changed = {**first, "model.norm.weight": first["model.norm.weight"] + change}
+        multi_gpu.save_file(changed, tmp_path / name / "weights.safetensors")
+    monkeypatch.setattr(runs, "run", lambda *_, **__: {"peaks": [0]})
+    assert multi_gpu.checked_update(runs, "same") == "first update differs by 0.0e+00"
+    with pytest.raises(multi_gpu.Failed, match="the first update differs from that of one process by"):
+        multi_gpu.checked_update(runs, "other")
