@@ -140,11 +140,10 @@ def _context(model: str) -> tuple[int, Callable[[Any], list[int]]]:
     """Return a local model's context length in tokens, and its prompt encoder."""
     require_torch()
     from rg_env.inference.models import describe_model
-    from rg_env.inference.protocol import PromptEncoder
+    from rg_env.inference.protocol import PromptEncoder, context_length
 
     described = describe_model(base_model(model))
-    text = described.config.get_text_config(decoder=True)
-    return int(text.max_position_embeddings), PromptEncoder(described.tokenizer)
+    return context_length(described.config, described.tokenizer), PromptEncoder(described.tokenizer)
 
 
 async def _refusals(config: EvalConfig, prompts: Mapping[str, Any]) -> dict[str, str]:

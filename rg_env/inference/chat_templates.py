@@ -4,11 +4,12 @@ import transformers."""
 from typing import Any
 
 from rg_env.core.prompts import build_messages
-from rg_env.core.text import reason_of
+from rg_env.core.text import reason_of, shortened
 from rg_env.errors import InputError
 
 _PROBE = "rg-env probe of the system role"
 _QUESTION = "rg-env probe: 1+1?"
+_REPLY = "rg-env probe: 2"
 
 
 def require_chat_template(tokenizer: Any) -> None:
@@ -38,3 +39,31 @@ def rejects_system_role(tokenizer: Any) -> bool:
     except Exception:  # the template rejects the system role
         return True
     return _PROBE not in text
+
+
+def end_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    """Return the ids of the tokens that end a completion: those in the tokenizer and the generation config (Llama 3 has
+    three), and the special token that the chat template writes after an assistant message.
+
+    Raises:
+        InputError: the generation config's `eos_token_id` is neither a token id nor a list of token ids.
+    """
+    configured = getattr(model.generation_config, "eos_token_id", None)
+    ends = list(configured) if isinstance(configured, list | tuple) else [configured]
+    if not all(token is None or type(token) is int for token in ends):
+        raise InputError(
+            f"generation_config.json has eos_token_id={shortened(configured)}: use a token id or a list of token ids"
+        )
+    ends += [tokenizer.eos_token_id, _turn_end(tokenizer)]
+    return frozenset(token for token in ends if token is not None and token >= 0)
+
+
+def _turn_end(tokenizer: Any) -> int | None:
+    """Return the special token that the chat template writes after an assistant message, or None."""
+    messages = [*build_messages(_QUESTION, None), {"role": "assistant", "content": _REPLY}]
+    try:
+        _, reply, rest = tokenizer.apply_chat_template(messages, tokenize=False).partition(_REPLY)
+    except Exception:  # the template rejects the messages
+        return None
+    ids = tokenizer(rest.lstrip(), add_special_tokens=False)["input_ids"] if reply else []
+    return ids[0] if ids and ids[0] in tokenizer.added_tokens_decoder else None

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +19,7 @@ from rg_env.core.run_folder import is_missing_folder
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import listed, reason_of
 from rg_env.errors import InputError
-from rg_env.inference.chat_templates import require_chat_template
+from rg_env.inference.chat_templates import end_ids, require_chat_template
 from rg_env.tiny import POLICY_DIR, TINY, tiny_mixture
 
 DEFAULT_GPU_MODEL = "Qwen/Qwen2.5-1.5B-Instruct"
@@ -45,8 +46,8 @@ def load_policy(model: str | None = None, *, attention: Attention = "auto", dtyp
     and print the model's name.
 
     Args:
-        attention: attention implementation. "auto" uses flash-attn if possible (see `flash_attention_problem`), and
-            PyTorch's SDPA otherwise.
+        attention: attention implementation. "auto" uses flash-attn if possible (see `flash_attention_problem`), or else
+            PyTorch's SDPA, or else, for models that support neither, "eager".
         dtype: dtype of the weights. "auto" selects float32 so that AdamW's small updates are not rounded away. If the
             training argument `bf16` is True, computation still uses bfloat16. With ZeRO-3 and bf16, "auto" selects
             bfloat16 because ZeRO keeps its own float32 copies. "bfloat16" is for LoRA, where it halves the memory
@@ -57,17 +58,17 @@ def load_policy(model: str | None = None, *, attention: Attention = "auto", dtyp
     """
     options = _options(attention, dtype)
     if model is not None and model != TINY:
-        return _load(model, options)
+        return _load(model, *options)
     if model is None and torch.cuda.is_available():
         try:
-            policy = _load(DEFAULT_GPU_MODEL, options)
+            policy = _load(DEFAULT_GPU_MODEL, *options)
             print_once(f"Using {DEFAULT_GPU_MODEL}.")
             return policy
         except InputError as error:
             print_once(f"Using the tiny policy: {error}.")
     elif model is None:
         print_once("No GPU found: using the tiny policy included in rg_env.")
-    return replace(_load(str(POLICY_DIR), options), label=TINY, is_tiny=True)
+    return replace(_load(str(POLICY_DIR), *options), label=TINY, is_tiny=True)
 
 
 def with_adapters(policy: Policy, folder: str) -> Policy:
@@ -82,8 +83,8 @@ def with_adapters(policy: Policy, folder: str) -> Policy:
     return replace(policy, model=model)
 
 
-def _options(attention: Attention, dtype: Dtype) -> dict[str, Any]:
-    """Return dtype and attention options for `from_pretrained`. Raises `InputError` if a value is invalid or
+def _options(attention: Attention, dtype: Dtype) -> tuple[torch.dtype, list[str | None]]:
+    """Return the dtype and the attention implementations to try, in order. Raises `InputError` if a value is invalid or
     cannot be used on this machine."""
     for name, value, choices in (("attention", attention, get_args(Attention)), ("dtype", dtype, get_args(Dtype))):
         if value not in choices:
@@ -92,13 +93,14 @@ def _options(attention: Attention, dtype: Dtype) -> dict[str, Any]:
     # been created.
     half = _is_zero3() and os.environ.get("ACCELERATE_MIXED_PRECISION") == "bf16"
     weights = getattr(torch, ("bfloat16" if half else "float32") if dtype == "auto" else dtype)
-    used: str = attention
+    used: list[str | None] = [attention]
     if attention in ("auto", "flash_attention_2"):
         problem = flash_attention_problem(weights)
         if problem and attention != "auto":
             raise InputError(f"attention='flash_attention_2' cannot be used here: {problem}; use 'auto' or 'sdpa'")
-        used = "sdpa" if problem else "flash_attention_2"
-    return {"dtype": weights, "attn_implementation": used}
+        if attention == "auto":  # with None, transformers chooses SDPA or, for models without it, "eager"
+            used = [None] if problem else ["flash_attention_2", None]
+    return weights, used
 
 
 def _is_zero3() -> bool:
@@ -122,18 +124,22 @@ def flash_attention_problem(dtype: torch.dtype) -> str | None:
     return None if is_flash_attn_2_available() else "transformers does not support this version of flash-attn"
 
 
-def _load(name: str, chosen: dict[str, Any]) -> Policy:
+def _load(name: str, dtype: torch.dtype, attentions: list[str | None]) -> Policy:
     described = describe_model(name)
-    options = {**described.options, **chosen}
+    options = {**described.options, "dtype": dtype, "output_loading_info": True, "ignore_mismatched_sizes": True}
     sharding = _shard_while_loading() if _is_zero3() else None
     verbosity = logging.get_verbosity()
     try:
         # Mismatched weights are reported by name below, because the error from transformers refers only to a table in
         # its log.
         logging.set_verbosity_error()
-        loaded, info = AutoModelForCausalLM.from_pretrained(
-            name, output_loading_info=True, ignore_mismatched_sizes=True, **options
-        )
+        for attention in attentions:
+            try:
+                loaded, info = AutoModelForCausalLM.from_pretrained(name, attn_implementation=attention, **options)
+                break
+            except (ImportError, ValueError):  # the model does not support this attention
+                if attention == attentions[-1]:
+                    raise
     except Exception as error:  # parsers can raise any exception for damaged files
         raise _cannot_load(name, "weights", error, options) from None
     finally:
@@ -141,6 +147,10 @@ def _load(name: str, chosen: dict[str, Any]) -> Policy:
     del sharding
     _require_weights(name, loaded, info)
     require_chat_template(described.tokenizer)
+    try:
+        end_ids(loaded, described.tokenizer)
+    except InputError as error:
+        raise InputError(f"cannot load the model {name!r}: {error}") from None
     return Policy(loaded, described.tokenizer, Path(name).name)
 
 
@@ -205,8 +215,9 @@ def _cannot_load(name: str, part: str, error: Exception, options: dict[str, Any]
 
 
 def _require_weights(name: str, model: PreTrainedModel, info: dict[str, Any]) -> None:
-    """Raise `InputError` if any layers were randomly initialized because matching weights were missing. Tied layers do
-    not need their own weights."""
+    """Raise `InputError` if any layers were randomly initialized because matching weights were missing, or if the
+    weights have more layers than the model. Tied layers do not need their own weights. Print a line if other weights
+    are not used."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     missing = set(info["missing_keys"])
     loaded = {id(parameter) for key, parameter in parameters.items() if key not in missing}
@@ -215,6 +226,26 @@ def _require_weights(name: str, model: PreTrainedModel, info: dict[str, Any]) ->
     for keys, what in ((lacking, "lack"), (mismatched, "disagree with its config.json on the shape of")):
         if keys:
             raise InputError(f"cannot load the model {name!r}: its weights {what} {listed(keys)}")
+    unused = sorted(info["unexpected_keys"])
+    stacks = {_layer_of(key)[0] for key in parameters}
+    config = model.config.get_text_config(decoder=True)
+    extra = getattr(config, "num_nextn_predict_layers", None) or 0  # layers for speculative decoding only
+    for key in unused:
+        stack, layer = _layer_of(key)
+        if layer is not None and stack in stacks and layer >= config.num_hidden_layers + extra:
+            raise InputError(
+                f"cannot load the model {name!r}: config.json has num_hidden_layers={config.num_hidden_layers}, but "
+                f"its weights have more layers ({key})"
+            )
+    if unused:
+        print_once(f"{name}: {type(model).__name__} does not use the weights {listed(unused)}")
+
+
+def _layer_of(key: str) -> tuple[str, int | None]:
+    """Return the name of the stack of layers that a weight belongs to, and the layer's number, for example
+    "model.layers" and 2. The number is None for other weights."""
+    found = re.match(r"(.*?)\.(\d+)\.", key)
+    return (found[1], int(found[2])) if found else (key, None)
 
 
 def best_device() -> str:

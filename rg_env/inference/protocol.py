@@ -13,6 +13,8 @@ from rg_env.core.environment import Environment
 from rg_env.core.prompts import fold_system
 from rg_env.inference.chat_templates import rejects_system_role
 
+_UNLIMITED = 32_768
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -158,3 +160,10 @@ def prompt_lengths(env: Environment, encoder: PromptEncoder) -> dict[str, list[i
     """Return the number of tokens in each prompt, by split ("training", "evaluation"). Omit empty splits."""
     splits = (("training", env.train_rows), ("evaluation", env.eval_rows))
     return {split: list(map(len, encoder.all([row["prompt"] for row in rows]))) for split, rows in splits if rows}
+
+
+def context_length(config: Any, tokenizer: Any) -> int:
+    """Return a model's context length in tokens. Without one in the model's configuration, as for models with relative
+    positions (Bloom, MPT), it is the tokenizer's limit or, if that is unlimited, `_UNLIMITED`."""
+    length = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
+    return int(length or min(tokenizer.model_max_length, _UNLIMITED))

@@ -27,7 +27,7 @@ from rg_env.core.text import counted, gigabytes, reason_of, user_error
 from rg_env.errors import InputError, OutputFolderError, RGEnvError, ServerError, how_to_install
 from rg_env.inference.chat_templates import require_chat_template
 from rg_env.inference.machine import port_problem, visible_gpus
-from rg_env.inference.protocol import PromptEncoder, Sampling, prompt_lengths
+from rg_env.inference.protocol import PromptEncoder, Sampling, context_length, prompt_lengths
 from rg_env.inference.vllm.client import NOT_LISTENING, VllmServer
 from rg_env.inference.vllm.command import start_hint
 from rg_env.jobs.launch import longest_sequence
@@ -348,7 +348,7 @@ def check_model(name: str) -> Check:
     linear = [each for each in empty.modules() if isinstance(each, torch.nn.Linear) and each is not head]
     width = sum(each.in_features + each.out_features for each in linear)
     shape = ModelShape.of(described.config, sum(parameter.numel() for parameter in empty.parameters()))
-    context = described.config.get_text_config(decoder=True).max_position_embeddings
+    context = context_length(described.config, described.tokenizer)
     model = Model(path, described.tokenizer, shape, context, width)
     text = f"{name}: {shape.parameters / 1e6:,.2f} M parameters"
     cached = None if Path(path).is_dir() else try_to_load_from_cache(path, "config.json")

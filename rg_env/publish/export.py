@@ -229,11 +229,9 @@ def check_tensors(trained: StateDict, other: StateDict, what: str) -> None:
 
 
 def trained_model(model: Any, weights: StateDict) -> Any:
-    """Load the weights, in float32, into a model that was built without weights."""
+    """Load the weights, in float32, into a model like `model`, which was built without weights."""
     tensors = {name: value.float() if value.is_floating_point() else value for name, value in weights.items()}
-    model.load_state_dict(tensors, strict=False, assign=True)
-    model.tie_weights()
-    return model
+    return type(model).from_pretrained(None, config=model.config, state_dict=tensors, dtype=torch.float32).eval()
 
 
 def check_logits(trained: torch.Tensor, written: torch.Tensor, tolerance: float) -> float:

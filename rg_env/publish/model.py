@@ -13,6 +13,7 @@ import torch
 from accelerate import init_empty_weights
 from huggingface_hub import snapshot_download
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils import logging
 
 from rg_env.core.text import counted, one_line, reason_of
@@ -20,7 +21,7 @@ from rg_env.errors import ExportError, InputError
 from rg_env.inference.models import describe_model
 from rg_env.publish.checkpoint import TOKENIZER, Checkpoint
 from rg_env.publish.weights import StateDict
-from rg_env.training.checkpointing.files import ADAPTER, read_shapes, weight_files
+from rg_env.training.checkpointing.files import ADAPTER, read_shapes, stored_parameters, weight_files
 
 _CONFIG, _GENERATION = "config.json", "generation_config.json"
 _EMPTY = (
@@ -121,7 +122,8 @@ def build(config: Any) -> Any:
 
 
 def match(model: Any, weights: StateDict) -> StateDict:
-    """Return the model's weights, in the model's order and tied weights only once.
+    """Return the model's weights by their names on the Hub (see `stored_parameters`), in the model's order and tied
+    weights only once. The names in `weights` are those on the Hub, or those in memory.
 
     Raises:
         ExportError: a weight is missing, empty, or not part of the model, has the wrong shape, or differs from a weight
@@ -129,10 +131,12 @@ def match(model: Any, weights: StateDict) -> StateDict:
         InputError: the weights are quantized.
     """
     kind, tied, own = type(model).__name__, model.all_tied_weights_keys, dict(weights)
-    wanted = {name: value for name, value in model.state_dict().items() if name not in tied}
+    wanted = stored_parameters(model)
     for twin, name in tied.items():
         if twin in own and not torch.equal(own[twin], own.setdefault(name, own[twin])):
             raise ExportError(f"config.json ties {name} and {twin}, but their values in the checkpoint differ")
+    if wanted.keys() - own.keys() and own.keys() >= model.state_dict().keys() - tied.keys():
+        own = revert_weight_conversion(model, {name: value for name, value in own.items() if name not in tied})
     if missing := [name for name in wanted if name not in own]:
         raise ExportError(
             f"{missing[0]} is missing from the checkpoint, which lacks {counted(len(missing), 'weight')} of {kind}"

@@ -29,18 +29,18 @@ from safetensors.torch import load_file
 from torch.distributed.checkpoint import state_dict as sharded_state
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from rg_env.errors import InputError
 from rg_env.training.algorithms.policy import unwrapped
 from rg_env.training.checkpointing.files import (
+    ADAPTER,
     OPTIMIZER_FILE,
     OPTIMIZER_FOLDER,
     SCALER_FILE,
     stored_parameters,
     weight_files,
-    weights_name,
 )
 from rg_env.training.config.grpo import GRPOConfig
 from rg_env.training.config.schema import EngineConfig
@@ -331,11 +331,16 @@ def check_engine(engine: EngineConfig, sharding: Sharding) -> None:
 def load_weights(folder: Path, model: Any) -> None:
     """Load the weights in `folder` into `model`, which may be sharded by torch. For a model with an adapter, only the
     adapter's weights are loaded. `check_fit` has already compared names and shapes."""
-    parameters = stored_parameters(model)
-    for file in weight_files(folder, weights_name(model)):
-        for name, tensor in load_file(file).items():
-            parameter = parameters.get(name)
-            if isinstance(parameter, DTensor):
-                tensor = distribute_tensor(tensor.to(parameter.device), parameter.device_mesh, parameter.placements)
-            if parameter is not None:
-                parameter.copy_(tensor)
+    if hasattr(model, "peft_config"):
+        parameters = stored_parameters(model)
+        stored = {name: each for file in weight_files(folder, ADAPTER) for name, each in load_file(file).items()}
+    else:  # only transformers can convert the weights from the Hub's layout
+        parameters = dict(model.named_parameters())
+        kind: Any = next(each for each in type(model).__mro__ if not issubclass(each, FSDPModule))
+        stored = dict(kind.from_pretrained(folder, dtype=model.dtype, local_files_only=True).named_parameters())
+    for name, tensor in stored.items():
+        parameter = parameters.get(name)
+        if isinstance(parameter, DTensor):
+            tensor = distribute_tensor(tensor.to(parameter.device), parameter.device_mesh, parameter.placements)
+        if parameter is not None:
+            parameter.copy_(tensor)

@@ -46,7 +46,7 @@ from rg_env.training.algorithms.loss import group_advantages
 from rg_env.training.algorithms.objective import Objective
 from rg_env.training.algorithms.optimizers import learning_rate, make_optimizer
 from rg_env.training.algorithms.policy import PreviousPolicy, check_liger, prepare_policy, reference_of, unwrapped
-from rg_env.training.checkpointing.checkpoints import Checkpoints, rows_hash
+from rg_env.training.checkpointing.checkpoints import Checkpoints, check_savable, rows_hash
 from rg_env.training.collectives import on_main, same_everywhere
 from rg_env.training.config.grpo import GRPOConfig
 from rg_env.training.config.load import contradictions
@@ -155,6 +155,7 @@ class GRPOTrainer:
         check_engine(engine, self.strategy.sharding)
         set_seed(args.seed)  # seeds newly initialized adapters and the order of rollouts in a step
         policy = prepare_policy(model, args, peft_config)
+        check_savable(policy, self.processing_class)
         reference = reference_of(policy, args)
         optimizer = optimizers[0] or make_optimizer(args, policy)
         self.scheduler = optimizers[1]
@@ -450,8 +451,8 @@ class GRPOTrainer:
             self.engine.resume()
 
     def _pad_token(self) -> int:
-        pad = self.processing_class.pad_token_id
-        return int(self.processing_class.eos_token_id if pad is None else pad)
+        tokenizer = self.processing_class  # any token can pad on the right
+        return next((each for each in (tokenizer.pad_token_id, tokenizer.eos_token_id) if each is not None), 0)
 
     def _make_engine(self, encoder: PromptEncoder, longest_prompt: int) -> Engine:
         config, args = self.engine_config, self.args

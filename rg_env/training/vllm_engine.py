@@ -21,7 +21,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rg_env.core.processes import print_once
 from rg_env.core.text import counted, reason_of
 from rg_env.errors import InputError, RefusedError, ServerError, TrainingError
-from rg_env.inference.embedded.engine import end_ids
+from rg_env.inference.chat_templates import end_ids
 from rg_env.inference.protocol import Completion, Engine, Sampling
 from rg_env.inference.vllm.client import POLL_S, ServerInfo, VllmServer, in_daemon_thread
 from rg_env.inference.vllm.command import start_hint

@@ -1,11 +1,12 @@
 """Checks of chat templates."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rg_env.errors import InputError
-from rg_env.inference.chat_templates import rejects_system_role
+from rg_env.inference.chat_templates import end_ids, rejects_system_role
 
 BROKEN = "{{ raise_exception('no') }}"
 
@@ -42,3 +43,36 @@ def test_a_missing_template_is_an_input_error(rejects: Any) -> None:
         rejects(None)
     with pytest.raises(InputError, match="fails on a plain question"):
         rejects(BROKEN)
+
+
+def model_with(eos: Any) -> Any:
+    return SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=eos))
+
+
+@pytest.mark.parametrize(
+    ("each", "ends"),
+    [
+        ("{{ m.role }}: {{ m.content }}\n", set()),
+        ("{{ m.role }}: {{ m.content }} <|end|>\n", {"<|end|>"}),
+        ("{{ m.role }}: {{ m.content }}{% if m.role == 'assistant' %}<|end|>{% endif %}", {"<|end|>"}),
+        ("{% if m.role == 'user' %}{{ m.content }}{% endif %}<|end|>", set()),
+        (f"{{% if m.role == 'assistant' %}}{BROKEN}{{% endif %}}{{{{ m.content }}}}<|end|>", set()),
+    ],
+    ids=["no token", "after all messages", "after replies", "replies dropped", "replies refused"],
+)
+def test_the_token_after_a_reply_in_the_template_ends_a_completion(each: str, ends: set[str], tokenizer: Any) -> None:
+    """Without it, a completion would run into further turns if neither the tokenizer nor the generation config names
+    the token."""
+    tokenizer = type(tokenizer).from_pretrained(tokenizer.name_or_path)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|end|>"]})
+    tokenizer.chat_template = f"{{% for m in messages %}}{each}{{% endfor %}}"
+    tokens = {*tokenizer.convert_tokens_to_ids(sorted(ends)), tokenizer.eos_token_id}
+    assert end_ids(model_with(None), tokenizer) == tokens
+    assert end_ids(model_with([11, 12]), tokenizer) == tokens | {11, 12}
+
+
+@pytest.mark.parametrize("eos", ["abc", [[1]], [1, None, 2.5], True])
+def test_damaged_end_tokens_are_refused(eos: Any, tokenizer: Any) -> None:
+    """The error names the file and the value."""
+    with pytest.raises(InputError, match=r"generation_config\.json has eos_token_id=.*: use a token id or a list"):
+        end_ids(model_with(eos), tokenizer)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from architectures import save_model
 from checkpoint_files import TOKENIZER, save_whole, tied, weights, with_config, write_zero
 from huggingface_hub import save_torch_state_dict
 from model_families import FAMILIES, SERVED
@@ -72,6 +73,24 @@ def test_model_families_are_exported_unchanged(family: str, make_model: Make, ex
         assert set(file.keys()) == {name for name, _ in model.named_parameters()}, "a tied one once"
         assert file.metadata() == {"format": "pt"}
     same_model(out, model)
+
+
+@pytest.mark.parametrize("kind", ["mixtral", "gemma3"])
+def test_weights_with_other_names_in_memory_are_exported(kind: str, exported: Export, tmp_path: Path) -> None:
+    """Files that `save_pretrained` wrote have the Hub's names, and shards have those in memory, where transformers
+    merges experts and adds prefixes. The export has the Hub's names."""
+    plain = save_model(kind, tmp_path / "plain")
+    model = AutoModelForCausalLM.from_pretrained(plain)
+    folder = with_config(tmp_path / "checkpoint-5", model)
+    for file in plain.glob("*tokenizer*"):
+        shutil.copyfile(file, folder / file.name)
+    shutil.copyfile(plain / "chat_template.jinja", folder / "chat_template.jinja")
+    write_zero(folder, weights(model), stage=2, processes=2, shared=tied(model))
+    names = load_file(plain / "model.safetensors").keys()
+    for source in (plain, folder):
+        out, _ = exported(source)
+        assert load_file(out / "model.safetensors").keys() == names
+        same_model(out, model)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])

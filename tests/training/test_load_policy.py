@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from architectures import save_model
 from peft import LoraConfig
 from safetensors.torch import load_file, save_file
 
@@ -70,6 +71,44 @@ def test_weights_of_another_shape_are_refused(copied: Path) -> None:
     ) as caught:
         load_policy(str(copied))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["llama", "mixtral"])
+def test_weights_of_further_layers_are_refused(kind: str, tmp_path: Path) -> None:
+    """A config.json with fewer layers than the weights would load only a part of the model."""
+    config = json.loads((save_model(kind, tmp_path) / "config.json").read_text())
+    assert load_policy(str(tmp_path)).model.config.num_hidden_layers == 2
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
+    with pytest.raises(InputError, match=r"num_hidden_layers=1, but its weights have more layers \(model.layers.1.inp"):
+        load_policy(str(tmp_path))
+
+
+def test_unused_weights_are_reported(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Weights that the model's class does not have, apart from further layers, are named in one line."""
+    tensors = load_file(copied / "model.safetensors")
+    save_file({**tensors, "value_head.weight": torch.ones(2)}, copied / "model.safetensors", {"format": "pt"})
+    load_policy(str(copied))
+    assert f"{copied}: LlamaForCausalLM does not use the weights value_head.weight\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("eos", ["abc", [[1]]])
+def test_damaged_generation_settings_are_one_line(copied: Path, eos: Any) -> None:
+    (copied / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
+    with pytest.raises(InputError, match=f"cannot load the model '{copied}': generation_config.json has eos_token_id="):
+        load_policy(str(copied))
+
+
+@pytest.mark.parametrize("flash", [False, True])
+def test_auto_attention_is_one_that_the_model_supports(
+    flash: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bloom has only eager attention, also where flash-attn works."""
+    if flash:
+        monkeypatch.setattr("rg_env.inference.models.flash_attention_problem", lambda dtype: None)
+    policy = load_policy(str(save_model("bloom", tmp_path)))
+    assert policy.model.config._attn_implementation == "eager"
+    with pytest.raises(InputError, match="scaled_dot_product_attention"):
+        load_policy(str(tmp_path), attention="sdpa")
 
 
 def test_the_default_without_a_gpu_is_reported(

@@ -52,6 +52,7 @@ def make_on_gpu(
     monkeypatch.setattr(torch, "Generator", lambda device="cpu": generator())
     monkeypatch.setattr(PreTrainedModel, "to", lambda self, device: self)
     monkeypatch.setattr(FakeTensor, "__deepcopy__", _copied, raising=False)
+    monkeypatch.setattr("rg_env.training.trainer.check_savable", lambda model, tokenizer: None)
 
     def make(**fields: Any) -> Any:
         few = {"rollouts_per_step": 4, "per_device_train_batch_size": 4, "num_generations": 2, "max_tokens": 3}
@@ -72,8 +73,11 @@ def test_the_engine_stays_on_the_gpu(cuda: PretendedCuda, tokenizer: Any, monkey
     torch.manual_seed(0)
     expected = EmbeddedEngine(model, tokenizer).generate(PROMPTS, EVERY_OPTION)
     torch.manual_seed(0)
-    with cuda, model.register_forward_pre_hook(lambda *_: waits.append(cuda.waits)):
-        found = EmbeddedEngine(cuda.moved(model), tokenizer).generate(PROMPTS, EVERY_OPTION)
+    with cuda:
+        on_gpu = EmbeddedEngine(cuda.moved(model), tokenizer)
+        began = cuda.waits
+        with model.register_forward_pre_hook(lambda *_: waits.append(cuda.waits - began)):
+            found = on_gpu.generate(PROMPTS, EVERY_OPTION)
     assert [each.token_ids for each in found] == [each.token_ids for each in expected]
     assert waits == [0, 0, 0, 1, 1, 1]
 

@@ -19,21 +19,22 @@ import inspect
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rg_env.errors import EngineError, InputError
-from rg_env.inference.chat_templates import require_chat_template
+from rg_env.inference.chat_templates import end_ids, require_chat_template
 from rg_env.inference.embedded.kv_cache import GrowingCache, decoding_attention
-from rg_env.inference.protocol import Completion, Engine, Sampling
+from rg_env.inference.protocol import Completion, Engine, Sampling, context_length
 
 _CACHE_BLOCK = 64  # initial cache capacity beyond the prompt, in tokens; it grows as needed
 _SHARED_FROM_HIDDEN = 512  # multi-threaded decoding is faster at this hidden size and above
 _GREEDY_BELOW = 1e-5  # as in vLLM; dividing logits by a lower temperature could overflow
 _CHECK_EVERY = 16  # tokens between checks on an accelerator, because each check waits for the device
+_TRIAL_TOKENS = (3, 8)  # lengths of the prompts on which the constructor tries the model
+_TRIAL_TOLERANCE = 0.3  # in nats; more than the rounding error of bfloat16
 _SHRINK_AT = 0.8  # the batch is compacted when less than this fraction of its rows are still running
 
 
@@ -49,7 +50,7 @@ class EmbeddedEngine(Engine):
             precision. None computes in the weights' own data type.
 
     Raises:
-        InputError: the tokenizer has no chat template.
+        InputError: the tokenizer has no chat template, or this engine does not support the model's architecture.
     """
 
     name = "embedded"
@@ -66,15 +67,20 @@ class EmbeddedEngine(Engine):
         require_chat_template(tokenizer)
         self.model, self.autocast = model, autocast
         self.config = model.config.get_text_config(decoder=True)
-        self.max_context = self.config.max_position_embeddings
-        # transformers 5.24 renamed the argument.
-        self._cache_name = "cache" if "cache" in accepted_inputs(model) else "past_key_values"
+        self.max_context = context_length(model.config, tokenizer)
+        self._base = model.get_base_model() if hasattr(model, "peft_config") else model
+        self._accepted = inspect.signature(type(self._base).forward).parameters  # not wrapped by accelerate
+        self._cache_name = "cache" if "cache" in self._accepted else "past_key_values"  # renamed in transformers 5.24
         self.max_batch_size = max_batch_size
         self.end_ids = end_ids(model, tokenizer)
         self._seed = seed
         self._generator: torch.Generator | None = None
         self._one_at_a_time = threading.RLock()
         self._cancelled = threading.Event()
+        if problem := self._problem(tokenizer):
+            fix = "use vLLM (engine.kind: vllm in training, serving.kind: vllm in evaluations)"
+            fix += ", or other lora.target_modules" if self._base is not model else ""
+            raise InputError(f"the embedded engine cannot generate with {type(self._base).__name__}: {problem}; {fix}")
 
     def cancel(self) -> None:
         """Make running calls to `generate` raise `EngineError` at the next token. New calls also raise this error until
@@ -128,6 +134,28 @@ class EmbeddedEngine(Engine):
             yield
         finally:
             self._generator = of_training
+
+    def _problem(self, tokenizer: PreTrainedTokenizerBase) -> str | None:
+        """Return the reason this engine cannot generate with the model, or None. Some models keep their state outside
+        transformers' cache, or derive positions from padding, so a few tokens are generated and compared with a forward
+        pass without cache or padding."""
+        if self._cache_name not in self._accepted:
+            return "its forward pass does not accept a cache"
+        ids = tokenizer("What is 2 + 3? Think step by step.")["input_ids"][: _TRIAL_TOKENS[1]]
+        short = ids[: _TRIAL_TOKENS[0]]
+        try:
+            with self.aside():
+                *_, got = self.generate([ids, short], Sampling(temperature=0.0, max_tokens=3))
+            with self._running():
+                row = torch.tensor([short + got.token_ids], device=self.model.device)
+                logprobs = self.model(row).logits[0, len(short) - 1 : -1].float().log_softmax(-1)
+        except EngineError as error:
+            return str(error.__cause__)
+        expected = logprobs.gather(1, row[0, len(short) :, None])[:, 0].cpu()
+        difference = float((expected - torch.tensor(got.logprobs)).abs().mean())
+        if difference > _TRIAL_TOLERANCE:
+            return f"with cache and padding, log-probabilities differ by {difference:.2g} from those of a forward pass"
+        return None
 
     @contextmanager
     def _running(self) -> Iterator[None]:
@@ -184,14 +212,14 @@ class EmbeddedEngine(Engine):
         check_every = 1 if device.type == "cpu" else _CHECK_EVERY
         cache = GrowingCache(self.config, width + min(longest, _CACHE_BLOCK))
 
-        with decoding_attention(self.config) as fast:
+        with decoding_attention(self.model) as fast:
             logits = self._forward(ids, valid, valid.cumsum(1) - 1, cache, fast)
             cache.reorder_cache(rows)  # repeats each shared prompt for its completions
             logits, valid = logits[rows], valid[rows]
             position = valid.sum(1)
             valid = torch.cat([valid, valid.new_ones(len(prompts), longest)], dim=1)
             sampler = Sampler(sampling, prompts, logits.shape[1], device, self.generator)
-            ends = torch.tensor(sorted(self.end_ids), device=device)
+            ends = torch.tensor(sorted(self.end_ids), dtype=torch.long, device=device)
             limits = torch.tensor(rooms, device=device)
             # Results stay on the device until the end because copying them at each step would stall an accelerator.
             all_ids = ids.new_zeros(len(prompts), longest)
@@ -239,28 +267,16 @@ class EmbeddedEngine(Engine):
                 # Let padding attend to itself. A position that attended to nothing would yield NaN, which would
                 # spread to other positions.
                 mask = (mask & causal.tril()) | causal.tril().triu()
+        # Finished rows may reach the end of the context.
+        inputs = {"position_ids": positions.clamp(0, self.max_context - 1), "logits_to_keep": 1}
         output = self.model(
             input_ids=ids,
             attention_mask=mask if fast else mask.long(),
-            position_ids=positions.clamp(0, self.max_context - 1),  # finished rows may reach the end of the context
             use_cache=True,
-            logits_to_keep=1,
             **{self._cache_name: cache},
+            **{name: value for name, value in inputs.items() if name in self._accepted},
         )
         return output.logits[:, -1]
-
-
-def accepted_inputs(model: Any) -> frozenset[str]:
-    """Return the names of the arguments that the forward pass of `model` accepts. `model` may be wrapped by PEFT."""
-    base = model.get_base_model() if hasattr(model, "peft_config") else model
-    return frozenset(inspect.signature(base.forward).parameters)
-
-
-def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Return the end-of-sequence tokens from the tokenizer and the generation config (Llama 3 has three)."""
-    configured = getattr(model.generation_config, "eos_token_id", None)
-    ends = set(configured) if isinstance(configured, list | tuple) else {configured}
-    return frozenset(int(token) for token in ends | {tokenizer.eos_token_id} if token is not None)
 
 
 def round_linear_layers(model: nn.Module, dtype: torch.dtype) -> None:
@@ -312,13 +328,14 @@ class Sampler:
         if not self.greedy:
             logits = self._truncate(logits / self.sampling.temperature)
         logprobs = torch.log_softmax(logits, dim=-1)
-        # Inverse-CDF sampling needs one random number per row instead of one per vocabulary entry.
-        cdf = logprobs.exp().cumsum_(dim=-1)
-        uniform = torch.rand(cdf.shape[0], 1, generator=self.generator, dtype=cdf.dtype, device=cdf.device)
-        # With right=True, a token of probability 0 is never selected. The clamp handles rounding at the upper end.
-        tokens = torch.searchsorted(cdf, uniform * cdf[:, -1:], right=True).clamp_(max=cdf.shape[1] - 1)
         if self.greedy:
             tokens = logprobs.argmax(dim=-1, keepdim=True)
+        else:
+            # Inverse-CDF sampling needs one random number per row instead of one per vocabulary entry.
+            cdf = logprobs.exp().cumsum_(dim=-1)
+            uniform = torch.rand(cdf.shape[0], 1, generator=self.generator, dtype=cdf.dtype, device=cdf.device)
+            # With right=True, a token of probability 0 is never selected. The clamp handles rounding at the upper end.
+            tokens = torch.searchsorted(cdf, uniform * cdf[:, -1:], right=True).clamp_(max=cdf.shape[1] - 1)
         if self.sampling.penalized:
             self.counts.scatter_add_(1, tokens, torch.ones_like(tokens, dtype=torch.int32))
         return tokens.squeeze(1), logprobs.gather(1, tokens).squeeze(1)

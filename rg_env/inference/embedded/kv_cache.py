@@ -2,7 +2,8 @@
 
 transformers' `DynamicCache` copies the whole cache for every token, and SDPA attention in transformers copies keys and
 values again, once per query head (`repeat_kv`). For small models on a CPU, these copies dominate the cost of a decode
-step.
+step. Only layers that store keys and values are replaced. Layers with other states, such as those of linear attention,
+convolutions and Mamba, remain transformers' own.
 """
 
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Any
 
 import torch
 from transformers import AttentionInterface, PretrainedConfig
-from transformers.cache_utils import Cache, DynamicLayer
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
@@ -66,11 +67,13 @@ class GrowingLayer(DynamicLayer):
 
 
 class GrowingCache(Cache):
-    """A cache with one `GrowingLayer` per model layer. It keeps all positions: sliding windows, if any, are left to the
-    attention mask."""
+    """transformers' cache for the model, with a `GrowingLayer` for each layer of keys and values. It keeps all
+    positions: sliding windows, if any, are left to the attention mask."""
 
     def __init__(self, config: PretrainedConfig, capacity: int):
-        super().__init__(layers=[GrowingLayer(capacity) for _ in range(config.num_hidden_layers)])
+        layers = DynamicCache(config=config).layers
+        plain = (DynamicLayer, DynamicSlidingWindowLayer)  # classes derived from these store other states as well
+        super().__init__(layers=[GrowingLayer(capacity) if type(layer) in plain else layer for layer in layers])
 
 
 def _grouped_sdpa(
@@ -91,22 +94,21 @@ AttentionInterface.register(_GROUPED, _grouped_sdpa)
 AttentionMaskInterface.register(_GROUPED, sdpa_mask)
 
 
-def attends_everything(config: PretrainedConfig) -> bool:
-    """Whether every layer uses full causal attention, which allows all layers to share one mask."""
-    if hasattr(config, "layers_block_type"):  # models with Mamba layers (Jamba, Bamba) ignore masks
-        return False
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    return kinds == {"full_attention"} and not (
-        getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
-    )
+def attends_everything(model: Any) -> bool:
+    """Whether every layer of `model`, which may be wrapped by PEFT, uses full causal attention through transformers'
+    attention interface. All layers of such a model can share one 4-D mask."""
+    layers = DynamicCache(config=model.config).layers
+    # Some old models (Falcon) have attention of their own, which misreads the name and the mask of another attention.
+    return bool(model._supports_attention_backend) and all(type(layer) is DynamicLayer for layer in layers)
 
 
 @contextmanager
-def decoding_attention(config: PretrainedConfig) -> Iterator[bool]:
+def decoding_attention(model: Any) -> Iterator[bool]:
     """Within this context, decode with grouped attention if the result is exact for the model. Yield whether grouped
     attention is used, in which case the model also accepts 4-D masks."""
+    config = model.config.get_text_config(decoder=True)
     before = config._attn_implementation
-    fast = before == "sdpa" and attends_everything(config)
+    fast = before == "sdpa" and attends_everything(model)
     try:
         if fast:
             config._attn_implementation = _GROUPED

@@ -227,7 +227,7 @@ def can_share_prompts(model: Any) -> bool:
     return bool(
         model.device.type == "cpu"
         and config._attn_implementation == "sdpa"
-        and attends_everything(config)
+        and attends_everything(model)
         and not (peft and peft.is_prompt_learning)  # models with virtual tokens need a 2-D mask
     )
 

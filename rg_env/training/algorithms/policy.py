@@ -28,6 +28,10 @@ from rg_env.training.config.grpo import GRPOConfig
 LIGER = "liger_kernel.transformers.monkey_patch"
 """The liger-kernel module that transformers imports."""
 
+_NOISE = ("drop", "jitter")
+"""Parts of the names of module attributes that set a rate of dropout or of noise (`attention_dropout`, `layerdrop`,
+`router_jitter_noise`). Many models pass such an attribute to a function instead of using `torch.nn.Dropout`."""
+
 
 def check_liger(args: GRPOConfig, device: torch.device) -> None:
     """Raise an exception if `use_liger_kernel` is set but cannot be used. Without this check, the run would fail in its
@@ -54,14 +58,18 @@ def check_liger(args: GRPOConfig, device: torch.device) -> None:
 def prepare_policy(model: Any, args: GRPOConfig, peft_config: Any) -> Any:
     """Return `model` prepared for training, with new adapters if `peft_config` is given.
 
-    Dropout is turned off because the log-probabilities in training must match those in sampling.
+    Dropout and the noise of some routers are turned off because the log-probabilities in training must match those in
+    sampling.
     """
     if peft_config is not None:
         from peft import PeftModel, get_peft_model
 
         if isinstance(model, PeftModel):
             raise InputError("the model already has adapters: omit peft_config to train these adapters")
-        model = get_peft_model(model, peft_config)
+        try:
+            model = get_peft_model(model, peft_config)
+        except ValueError as error:  # target_modules do not match, or PEFT does not support a module
+            raise InputError(f"cannot add LoRA adapters to {type(model).__name__}: {reason_of(error)}") from error
     if args.use_liger_kernel:
         # transformers' Trainer also calls this private function. Liger's public functions patch classes, which affects
         # all models in the process.
@@ -74,8 +82,10 @@ def prepare_policy(model: Any, args: GRPOConfig, peft_config: Any) -> Any:
         if hasattr(model, "peft_config"):
             model.enable_input_require_grads()
     for module in model.modules():
-        if type(module).__name__ == "Dropout":
-            module.p = 0.0
+        for name, value in list(vars(module).items()):
+            is_rate = any(word in name for word in _NOISE) or (name == "p" and "Dropout" in type(module).__name__)
+            if isinstance(value, float) and is_rate:
+                setattr(module, name, 0.0)
     return model
 
 

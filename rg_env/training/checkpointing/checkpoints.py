@@ -19,10 +19,12 @@ like the code that wrote it: DeepSpeed and torch.distributed.checkpoint unpickle
 checkpoint of someone you do not trust.
 """
 
+import copy
 import json
 import math
 import random
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,13 +32,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from transformers import TrainerState
+import transformers
+from transformers import GenerationConfig, TrainerState
 
 from rg_env.core.data.manifest import check_manifest, hash_of_rows
 from rg_env.core.environment import Environment
 from rg_env.core.run_folder import RunFolder, checkpoint_step, read_json
-from rg_env.core.text import counted, gigabytes, reason_of
+from rg_env.core.text import counted, gigabytes, listed, reason_of
 from rg_env.errors import InputError, TrainingError
 from rg_env.training.algorithms.policy import finite_weights, unwrapped, weights_file
 from rg_env.training.checkpointing.files import full_shape, saved_step, stored_parameters, weights_problem
@@ -203,8 +205,7 @@ class Checkpoints:
 
     def _write_model(self, part: Path, weights: dict[str, torch.Tensor]) -> None:
         trainer = self._trainer
-        unwrapped(trainer.model).save_pretrained(part, state_dict=weights)
-        trainer.processing_class.save_pretrained(part)
+        write_model(part, unwrapped(trainer.model), trainer.processing_class, weights)
         trainer.state.save_to_json(str(part / STATE))
 
     def _write_state(self, part: Path) -> None:
@@ -236,13 +237,52 @@ class Checkpoints:
         problem, cause = None, None
         try:
             yield
-        except (OSError, SafetensorError, RuntimeError) as error:  # torch's writer raises RuntimeError
+        except Exception as error:  # transformers, torch and safetensors raise various errors
             reason, cause = reason_of(error), error
             is_full = not isinstance(error, TrainingError) and shutil.disk_usage(self.folder).free < 1 << 20
             if is_full or "PytorchStreamWriter" in reason:
                 reason = "the disk is full, or a quota or file size limit was reached"
             problem = f"cannot save {final.name} in {self.folder}: {reason}; earlier checkpoints are unchanged"
         agree(self._trainer.accelerator, problem, cause)
+
+
+def write_model(folder: Path, model: Any, tokenizer: Any, weights: dict[str, torch.Tensor]) -> None:
+    """Write a model in transformers' format, with `weights` by their names in memory.
+
+    Generation settings are copied as they are. `save_pretrained` would check them, and refuse those of some published
+    models.
+    """
+    generation = model.generation_config
+    try:
+        model.generation_config = GenerationConfig()
+        model.save_pretrained(folder, state_dict=weights)
+    finally:
+        model.generation_config = generation
+    if not hasattr(model, "peft_config"):
+        generation.to_json_file(folder / "generation_config.json", keys_to_pop=["compile_config"])
+    tokenizer.save_pretrained(folder)
+
+
+def check_savable(model: Any, tokenizer: Any) -> None:
+    """Raise `InputError` if a checkpoint of `model` could not be saved, or could not be loaded again. Everything except
+    the weights is written, and transformers loads tensors without data that have the names in the file."""
+    kind, adapters = type(model).__name__, hasattr(model, "peft_config")
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            stored = stored_parameters(model)
+            if not adapters:
+                write_model(Path(folder), model, tokenizer, {})
+        except Exception as error:  # transformers can raise any exception
+            raise InputError(f"checkpoints of this model ({kind}) cannot be saved: {reason_of(error)}") from error
+    if adapters or any(hasattr(each, "ds_id") for each in model.parameters()):  # ZeRO-3 refuses to load onto "meta"
+        return
+    options = {"config": copy.deepcopy(model.config), "state_dict": stored, "device_map": "meta"}
+    _, info = type(model).from_pretrained(None, output_loading_info=True, ignore_mismatched_sizes=True, **options)
+    if lost := sorted(info["missing_keys"]) + sorted(map(str, info["mismatched_keys"])):
+        raise InputError(
+            f"checkpoints of this model ({kind}) could not be loaded again: transformers {transformers.__version__} "
+            f"saves it without {listed(lost)}; train adapters (lora), or install another version of transformers"
+        )
 
 
 def random_numbers() -> dict[str, Any]:

@@ -108,13 +108,24 @@ def full_shape(parameter: Any) -> tuple[int, ...]:
 
 
 def stored_parameters(model: Any) -> dict[str, Any]:
-    """Return the parameters by their names in the weights file. Tied parameters appear under each of their names."""
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    if getattr(model, "peft_config", None) is None:
-        return parameters
+    """Return the weights in a checkpoint of `model` by their names in the file. Tied adapters appear under each of
+    their names.
+
+    With adapters, the values are the parameters. Otherwise, they are tensors without data, because transformers saves
+    models in the Hub's layout: it renames, splits and merges weights when it saves a model, and converts them back when
+    it loads one. `model` may be sharded.
+    """
     import torch
+    from transformers.core_model_loading import revert_weight_conversion
+
+    if getattr(model, "peft_config", None) is None:
+        ignored = {*model.all_tied_weights_keys, *(model._keys_to_ignore_on_save or ())}
+        state = {name: each for name, each in model.state_dict(keep_vars=True).items() if name not in ignored}
+        empty = {name: torch.empty(full_shape(each), dtype=each.dtype, device="meta") for name, each in state.items()}
+        return dict(revert_weight_conversion(model, empty))
     from peft import get_peft_model_state_dict
 
+    parameters = dict(model.named_parameters(remove_duplicate=False))
     marks = {name: torch.empty(0, device="meta") for name in parameters}
     by_mark = {id(mark): parameters[name] for name, mark in marks.items()}
     saved = get_peft_model_state_dict(model, state_dict=marks, save_embedding_layers=False)

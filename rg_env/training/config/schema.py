@@ -39,7 +39,7 @@ class ModelConfig(Section):
     """A folder, a model name on the Hugging Face Hub, or "tiny" for the tiny policy that ships with the package."""
     attention: Literal["auto", "flash_attention_2", "sdpa", "eager"] = "auto"
     """Attention implementation. "auto" uses flash-attn if it works on this machine and with this `dtype`, and PyTorch's
-    SDPA otherwise."""
+    SDPA otherwise. Models that support neither use "eager"."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Data type of the weights. "auto" selects float32, or bfloat16 with ZeRO-3 and `mixed_precision: bf16` in the
     accelerate config. "bfloat16" is meant for LoRA, where it halves the memory needed for the frozen weights."""
