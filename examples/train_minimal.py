@@ -99,7 +99,7 @@ def main() -> int:
         # sampling and loss
         num_generations=options.num_generations,
         temperature=1.0,
-        loss_type="bnpo",  # token-level mean; alternatives: "grpo", "dr_grpo" and "dapo"
+        loss_type="dapo",  # mean over all tokens in a step; alternatives: "grpo", "dr_grpo" and "bnpo"
         scale_rewards="group",  # advantages divided by the group's standard deviation
         beta=0.0,  # weight of the KL term; needs a reference model if above 0
         num_iterations=1,  # updates per batch

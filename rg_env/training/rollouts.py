@@ -75,7 +75,7 @@ class Rollouts:
 
     def metrics(self, num_generations: int) -> dict[str, float]:
         """Return the rewards, accuracies, statuses and lengths of the rollouts, in groups of `num_generations`."""
-        groups = torch.tensor(self.rewards, dtype=torch.float32).view(-1, num_generations)
+        groups = torch.tensor(self.rewards, dtype=torch.float64).view(-1, num_generations)
         result = {
             "reward": groups.mean().item(),
             "reward_std": groups.std(dim=1).mean().item(),
@@ -85,7 +85,7 @@ class Rollouts:
             "time/generation": self.seconds,
         }
         for name in self.scored[0].rewards:
-            column = torch.tensor([scored.rewards[name] for scored in self.scored], dtype=torch.float32)
+            column = torch.tensor([scored.rewards[name] for scored in self.scored], dtype=torch.float64)
             result |= {f"rewards/{name}/mean": column.mean().item(), f"rewards/{name}/std": column.std().item()}
         for name in dict.fromkeys(name for scored in self.scored for name in scored.metrics):
             result[name] = statistics.fmean(s.metrics[name] for s in self.scored if name in s.metrics)
@@ -121,7 +121,7 @@ class Rollouts:
 
     def tensors(self, pad_token: int, left_out: Collection[int] = ()) -> dict[str, torch.Tensor]:
         """Return the batch to train on, padded on the right: `input_ids (B, L) int64`, `loss_mask (B, L - 1) bool`,
-        `sampler_logps (B, L - 1) float32` and `rewards (B,)`. `loss_mask` and `sampler_logps` correspond to
+        `sampler_logps (B, L - 1) float32` and `rewards (B,) float64`. `loss_mask` and `sampler_logps` correspond to
         `input_ids[:, 1:]`.
 
         Every sampled token contributes to the loss, except in the rollouts in `left_out`.
@@ -140,7 +140,7 @@ class Rollouts:
             "input_ids": padded(ids, pad_token, torch.long),
             "loss_mask": padded(masks, False, torch.bool)[:, 1:],
             "sampler_logps": padded(logps, 0.0, torch.float32)[:, 1:],
-            "rewards": torch.tensor(self.rewards),
+            "rewards": torch.tensor(self.rewards, dtype=torch.float64),
         }
 
     def groups(self, size: int) -> list["Rollouts"]:

@@ -153,7 +153,7 @@ class GRPOTrainer:
         args, accelerator, engine = self.args, self.accelerator, self.engine_config
         self.strategy = make_strategy(accelerator, args)
         check_engine(engine, self.strategy.sharding)
-        set_seed(args.seed)  # seeds newly initialized adapters and the order of rollouts in a step
+        set_seed(args.seed)  # seeds newly initialized adapters
         policy = prepare_policy(model, args, peft_config)
         check_savable(policy, self.processing_class)
         reference = reference_of(policy, args)
@@ -285,7 +285,8 @@ class GRPOTrainer:
         return rollouts
 
     def _split(self, batch: dict[str, torch.Tensor]) -> list[dict[str, Any]]:
-        """Return this process's part of a batch, shuffled and split for gradient accumulation."""
+        """Return this process's part of a batch, split for gradient accumulation. Rollouts keep their order, so a group's
+        rollouts share as few micro-batches, and thus forward passes over their prompt, as possible."""
         processes, device = self.accelerator.num_processes, self.accelerator.device
         share = len(batch["rewards"]) // processes
         part = slice(self.accelerator.process_index * share, (self.accelerator.process_index + 1) * share)
@@ -296,8 +297,8 @@ class GRPOTrainer:
         tokens = int(batch["loss_mask"].sum())
         tensors["batch_tokens"] = torch.full((share,), tokens / (parts * processes), device=device)
         tensors["old_logps"] = self.objective.old_logps(tensors)
-        order = torch.randperm(share).chunk(parts)
-        return [{name: None if value is None else value[rows] for name, value in tensors.items()} for rows in order]
+        split = {name: [None] * parts if value is None else value.chunk(parts) for name, value in tensors.items()}
+        return [{name: values[number] for name, values in split.items()} for number in range(parts)]
 
     def _add_reference_logps(self, parts: list[dict[str, Any]]) -> None:
         """Compute the previous policy's log-probabilities for the KL term, with the previous weights swapped into the
@@ -338,7 +339,7 @@ class GRPOTrainer:
         self.notify("on_step_end")
         self.log({"loss": result.loss, "grad_norm": result.grad_norm, "learning_rate": rate, **costs})
         self.updating = False
-        if not self.engine_config.num_batches_ahead and self.sampling.is_plain:
+        if result.skipped is None and not self.engine_config.num_batches_ahead and self.sampling.is_plain:
             # With the same weights, the engine's log-probabilities must be close to the trainer's.
             difference = state.log_history[-1].get("sampling/logp_difference", 0.0)
             on_main(self.accelerator, lambda: self.engine.check_parity(difference))

@@ -8,10 +8,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, TrainerCallback
 
 from rg_env import Environment
 from rg_env.tiny import POLICY_DIR
+from rg_env.training import GRPOConfig, GRPOTrainer
 from rg_env.training.algorithms.loss import equal_rewards, group_advantages, policy_terms
 from rg_env.training.algorithms.objective import Objective
 from rg_env.training.algorithms.policy import PreviousPolicy
@@ -107,7 +108,8 @@ def test_the_kl_term_is_relative_to_the_initial_model(make_trainer: Any, micro_b
     difference = (logps(initial) - logps(trainer.model)).detach()
     kl = ((difference.exp() - difference - 1) * mask).sum() / mask.sum()
     assert kl > 0.01
-    expected = by_the_formula(trainer.model, micro_batch, "bnpo", 0) + 0.3 * kl
+    tokens = micro_batch["batch_tokens"][0]
+    expected = by_the_formula(trainer.model, micro_batch, "dapo", 0) + 0.3 * kl * mask.sum() / tokens
     torch.testing.assert_close(trainer.objective(micro_batch), expected.detach(), atol=1e-5, rtol=1e-4)
     assert trainer.metrics.take()["kl"] == pytest.approx(kl.item(), rel=1e-3)
 
@@ -186,7 +188,7 @@ def test_an_update_is_the_gradient_of_the_whole_step(make_trainer: Any, model: A
     with torch.no_grad():
         for name, value in model.named_parameters():
             value.copy_(before[name])
-    loss = torch.stack([by_the_formula(model, part, "bnpo", 0) for part in parts]).mean()
+    loss = torch.stack([by_the_formula(model, part, "dapo", 0) for part in parts]).mean()
     model.zero_grad()
     loss.backward()
     moved = torch.cat([(after[name] - before[name]).flatten() for name in before])
@@ -195,6 +197,54 @@ def test_an_update_is_the_gradient_of_the_whole_step(make_trainer: Any, model: A
     assert (moved - expected).norm() < 0.01 * expected.norm()
     assert trainer.state.log_history[0]["loss"] == pytest.approx(loss.item(), abs=1e-4)
     assert trainer.state.log_history[0]["grad_norm"] == pytest.approx(float(expected.norm()) / 1e-3, rel=0.01)
+
+
+def test_the_first_update_does_not_depend_on_the_micro_batch(tokenizer: Any, make_env: Any, make_args: Any) -> None:
+    """With the default loss and schedule, micro-batches of any size give the same loss, gradient and weights, and the
+    first update changes the weights."""
+
+    def first(micro_batch: int) -> tuple[float, torch.Tensor, torch.Tensor]:
+        given = make_args(max_steps=1, per_device_train_batch_size=micro_batch, max_tokens=60).model_dump()
+        left = {"loss_type", "warmup_steps", "max_grad_norm"}  # to their defaults
+        args = GRPOConfig(**{name: value for name, value in given.items() if name not in left})
+        model = AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32)
+        trainer, gradients = GRPOTrainer(model, make_env(), args, tokenizer), list[torch.Tensor]()
+
+        class Watch(TrainerCallback):
+            def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+                gradients.append(torch.cat([each.grad.flatten() for each in model.parameters() if each.grad is not None]))
+
+        before = torch.cat([each.detach().flatten() for each in model.parameters()])
+        trainer.add_callback(Watch())
+        trainer.train()
+        after = torch.cat([each.detach().flatten() for each in model.parameters()])
+        lengths = [len(rollout.token_ids) for rollout in trainer.rollouts.rollouts]
+        assert len(set(lengths)) > 2
+        return trainer.state.log_history[0]["loss"], gradients[0], after - before
+
+    loss, gradient, moved = first(16)
+    assert gradient.norm() > 0
+    assert moved.norm() > 0
+    for micro_batch in (1, 4):
+        other_loss, other_gradient, other_moved = first(micro_batch)
+        assert other_loss == pytest.approx(loss, abs=1e-6)
+        assert (other_gradient - gradient).norm() < 1e-4 * gradient.norm()
+        assert (other_moved - moved).norm() < 0.02 * moved.norm()  # AdamW turns tiny gradients into whole steps
+
+
+def test_groups_stay_together_in_micro_batches(make_trainer: Any) -> None:
+    """Micro-batches of 8 rollouts contain two groups of 4 each, so each prompt is processed in one micro-batch."""
+    trainer = make_trainer(max_steps=1)
+    parts: list[dict[str, Any]] = []
+    trainer._loss = lambda part: parts.append(part) or trainer.objective(part)
+    trainer.train()
+    prompts = [
+        {tuple(ids[: int(mask.int().argmax()) + 1].tolist())
+         for ids, mask in zip(part["input_ids"], part["loss_mask"], strict=True)}
+        for part in parts
+    ]  # fmt: skip
+    assert [len(each) for each in prompts] == [2, 2]
+    assert not prompts[0] & prompts[1]
 
 
 # --- masking of truncated completions
@@ -261,7 +311,7 @@ def test_policy_terms_are_multiplied_by_importance_weights(make_trainer: Any, mi
         now = trainer.objective.logps(trainer.model, micro_batch["input_ids"], micro_batch["loss_mask"])
     log_ratio = torch.randn(now.shape, generator=torch.Generator().manual_seed(0))
     rows = {**micro_batch, "sampler_logps": now - log_ratio}
-    expected = by_the_formula(trainer.model, rows, "bnpo", 0, weights=log_ratio.exp().clamp(max=1.5))
+    expected = by_the_formula(trainer.model, rows, "dapo", 0, weights=log_ratio.exp().clamp(max=1.5))
     expected_gradient = gradient(trainer.model, expected)
     loss = Objective(*parts, sampler_cap=1.5)(rows)
     torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-4)
@@ -382,6 +432,17 @@ def test_advantages_match_the_formula(groups: list[list[float]], scale: Any) -> 
     expected = np.where(np.ptp(rewards, axis=1, keepdims=True) < 1e-6, 0.0, centred / (spread[scale] + 1e-4))
     ours = group_advantages(torch.tensor(rewards, dtype=torch.float32).flatten(), rewards.shape[1], scale)
     np.testing.assert_allclose(ours.numpy(), expected.flatten(), atol=2e-3)
+
+
+def test_an_offset_does_not_hide_the_differences_between_rewards() -> None:
+    """In float32, 1e9 and 1e9 + 1 are the same number. Rounding errors of sums still count as equal."""
+    rewards = torch.tensor([0.0, 1.0, 0.0, 1.0], dtype=torch.float64)
+    plain = group_advantages(rewards, 4, "group")
+    assert plain.abs().min() > 0.8
+    torch.testing.assert_close(group_advantages(rewards + 1e9, 4, "group"), plain)
+    assert plain.dtype == torch.float32
+    far = 1e20 * torch.tensor([[0.1 + 0.2, 0.3]], dtype=torch.float64)
+    assert equal_rewards(far).all()
 
 
 def test_rounding_errors_do_not_count_as_variance() -> None:

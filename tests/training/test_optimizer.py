@@ -20,12 +20,16 @@ from rg_env.training.algorithms.optimizers import learning_rate, make_optimizer
     peak=st.floats(1e-7, 1.0),
 )
 def test_learning_rates_are_those_of_transformers(kind: Any, steps: int, warmup: int, peak: float) -> None:
-    """The rates agree for each update, whether the warmup or the run ends first."""
+    """The rates agree for each update, whether the warmup or the run ends first, except that the warmup is one update
+    ahead: no update has a rate of 0."""
     args = GRPOConfig(max_steps=steps, warmup_steps=warmup, lr_scheduler_type=kind, learning_rate=peak)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=peak)
     scheduler = get_scheduler(kind, optimizer, num_warmup_steps=warmup, num_training_steps=steps)
     for update in range(steps):
-        assert learning_rate(args, update) == pytest.approx(scheduler.get_last_lr()[0], rel=1e-9, abs=1e-15)
+        expected = scheduler.get_last_lr()[0]
+        if update < warmup and kind != "constant":
+            expected = peak * (update + 1) / warmup
+        assert learning_rate(args, update) == pytest.approx(expected, rel=1e-9, abs=1e-15)
         optimizer.step()
         scheduler.step()
 

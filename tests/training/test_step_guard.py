@@ -91,6 +91,17 @@ def test_one_bad_pass_skips_only_its_step(
     assert skipped == ["step 2: skipped, non-finite loss (1/3 consecutive); weights and optimizer unchanged"]
 
 
+def test_a_skipped_step_is_not_compared_with_the_sampler(fresh: Any) -> None:
+    """The log-probabilities of a skipped step are not finite, which does not mean that a server has other weights."""
+    trainer, seen = fresh(max_steps=2), list[float]()
+    Poison(trainer.model, {0})
+    trainer.engine.check_parity = seen.append
+    trainer.train()
+    assert trainer.guard.skipped == 1
+    assert len(seen) == 1
+    assert seen[0] < 1e-4
+
+
 def test_a_skipped_step_leaves_the_previous_policy_as_it_is(fresh: Any) -> None:
     """The reference of the KL term remains the policy before the last update that was made."""
     trainer = fresh(max_steps=2, beta=0.1, kl_reference="previous")

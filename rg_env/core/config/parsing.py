@@ -351,7 +351,7 @@ class PromptConfig(Section):
 class RewardConfig(Section):
     """A reward function. A plain number sets the reward's weight."""
 
-    weight: Annotated[float, Field(ge=-1e100, le=1e100, allow_inf_nan=False)] = 1.0
+    weight: Annotated[float, Field(ge=-1e38, le=1e38, allow_inf_nan=False)] = 1.0
     """Weight of the reward in the sum of all rewards. A negative weight makes the reward a penalty. With a weight of 0,
     the reward is only logged."""
     when: Literal["answered", "correct", "not_correct"] | None = None

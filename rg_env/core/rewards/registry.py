@@ -7,7 +7,7 @@
 A reward is a named function of a rollout. The function requests inputs by parameter name. The available names are
 `rollout` (the complete `Rollout`, extracted and scored) and the names that Verifiers uses: prompt, completion, answer
 (the gold answer), state, task, info and parser. Other parameters must have defaults and can be set with `options`. A
-reward returns a number, which must be from -1e100 to 1e100 and by convention is in [-1, 1]. A reward may be async.
+reward returns a number, which must be from -1e38 to 1e38 (the range of float32) and by convention is in [-1, 1]. A reward may be async.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ GATES: dict[str, Callable[[Rollout], bool]] = {
     "not_correct": lambda rollout: rollout.score.status != "correct",
 }
 """Conditions by name. A gated reward is 0 for rollouts that do not meet its condition."""
-_MAX_VALUE = 1e100
+_MAX_VALUE = 1e38
 _AT_LEAST_0 = ("max_tokens", "margin", "ngram")
 
 
@@ -69,7 +69,7 @@ class WeightedReward(NamedTuple):
         with _failing(self.name, rollout) as where:
             value = _called(self.function, rollout, available)
             value = run_async(value) if inspect.isawaitable(value) else value
-        return checked_value(self.name, value, where, self.function)
+        return self._checked(value, where)
 
     async def avalue(self, rollout: Rollout, available: Mapping[str, Any]) -> float:
         """Return the same reward as `value`, but await an async function in the caller's event loop."""
@@ -78,7 +78,13 @@ class WeightedReward(NamedTuple):
         with _failing(self.name, rollout) as where:
             value = _called(self.function, rollout, available)
             value = await value if inspect.isawaitable(value) else value
-        return checked_value(self.name, value, where, self.function)
+        return self._checked(value, where)
+
+    def _checked(self, value: object, where: str) -> float:
+        found = checked_value(self.name, value, where, self.function)
+        if abs(self.weight * found) > _MAX_VALUE:
+            raise RewardError(f"reward {self.name!r} returned {found:g}, above 1e38 with its weight {self.weight:g}; {where}")
+        return found
 
     def _is_open(self, rollout: Rollout) -> bool:
         return not self.when or GATES[self.when](rollout)
@@ -250,8 +256,8 @@ def _failing(name: str, rollout: Rollout) -> Iterator[str]:
 
 
 def checked_value(name: str, value: object, where: str, function: object = None) -> float:
-    """Return `value` as a float. Raises `RewardError` unless `value` is a number from -1e100 to 1e100. Within this
-    range, sums cannot overflow. Booleans, and scalars from numpy and torch, count as numbers.
+    """Return `value` as a float. Raises `RewardError` unless `value` is a number from -1e38 to 1e38, which float32
+    can hold. Booleans, and scalars from numpy and torch, count as numbers.
 
     The error message contains the file and line of `function` if the user defined it.
     """
@@ -264,7 +270,7 @@ def checked_value(name: str, value: object, where: str, function: object = None)
     except (ValueError, RuntimeError, OverflowError):
         pass
     line = definition_line(function)
-    raise RewardError(f"reward {name!r} returned {shortened(value)}, not a finite number up to 1e100{line}; {where}")
+    raise RewardError(f"reward {name!r} returned {shortened(value)}, not a finite number up to 1e38{line}; {where}")
 
 
 def describe(task: object, answer: object, text: object) -> str:

@@ -18,20 +18,22 @@ import torch
 
 Scale = Literal["group", "batch", "none"]
 
-_EQUAL = 1e-6
-"""Rewards that differ by less than this value are considered equal because sums of floats have rounding errors."""
+_EQUAL, _EQUAL_RELATIVE = 1e-6, 1e-14
+"""Rewards that differ by less than the first value, or by less than the second value relative to their size, are
+considered equal because sums of floats have rounding errors."""
 _EPS = 1e-4
 
 
 def equal_rewards(groups: torch.Tensor) -> torch.Tensor:
     """Return a mask `(G,) bool` that marks the groups in `groups (G, n)` whose rewards are all equal. Such groups
     provide no learning signal."""
-    return (groups.amax(dim=1) - groups.amin(dim=1)) < _EQUAL
+    return (groups.amax(dim=1) - groups.amin(dim=1)) < _EQUAL + _EQUAL_RELATIVE * groups.abs().amax(dim=1)
 
 
 def group_advantages(rewards: torch.Tensor, num_generations: int, scale: Scale) -> torch.Tensor:
-    """Compute the advantages `A = (reward - mean of the group) / s` with shape `(N,)` from `rewards (N,)`. Every
-    `num_generations` consecutive rows form a group.
+    """Compute the advantages `A = (reward - mean of the group) / s` as `(N,) float32` from `rewards (N,)`. Every
+    `num_generations` consecutive rows form a group. Means and deviations are computed in float64, because in float32 a
+    large offset would hide the differences within a group.
 
     `scale` selects `s`:
 
@@ -43,13 +45,13 @@ def group_advantages(rewards: torch.Tensor, num_generations: int, scale: Scale) 
 
     Rows in groups with equal rewards have an advantage of 0 so that rounding errors are not scaled up.
     """
-    groups = rewards.float().view(-1, num_generations)
+    groups = rewards.double().view(-1, num_generations)
     advantages = groups - groups.mean(dim=1, keepdim=True)
     if scale == "group":
         advantages = advantages / (groups.std(dim=1, keepdim=True) + _EPS)
     elif scale == "batch":
         advantages = advantages / (groups.std() + _EPS)
-    return advantages.masked_fill(equal_rewards(groups).unsqueeze(1), 0.0).flatten()
+    return advantages.masked_fill(equal_rewards(groups).unsqueeze(1), 0.0).flatten().float()
 
 
 def mean_loss(

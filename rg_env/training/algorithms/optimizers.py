@@ -47,14 +47,15 @@ def make_optimizer(args: GRPOConfig, model: Any) -> torch.optim.Optimizer:
 
 def learning_rate(args: GRPOConfig, update: int) -> float:
     """Return the learning rate for update number `update` (counted from 0). A warmup precedes the schedule that
-    `args.lr_scheduler_type` selects, except with "constant".
+    `args.lr_scheduler_type` selects, except with "constant". The first update already has a learning rate above 0, and
+    the last update of the warmup has the peak.
 
     "linear" and "cosine" decay to 0 at `max_steps`.
     """
     kind, peak = args.lr_scheduler_type, args.learning_rate
     warmup = 0 if kind == "constant" else args.warmup_steps
     if update < warmup:
-        return float(peak * update / warmup)
+        return float(peak * (update + 1) / warmup)
     done = (update - warmup) / max(1, args.max_steps - warmup)
     if kind == "linear":
         return float(peak * max(0.0, 1 - done))

@@ -5,7 +5,7 @@ other sections, and is what `GRPOTrainer` takes.
 
 Settings that also exist in `vf.GRPOConfig` (Verifiers 0.1.6) have the same names there. The batch size is global:
 `rollouts_per_step` counts the rollouts on all processes, and gradient accumulation is derived from the number of
-processes. A config therefore describes the same experiment on any number of GPUs.
+processes. A config therefore describes the same experiment on any number of GPUs, except with `loss_type: bnpo`.
 """
 
 import math
@@ -43,7 +43,8 @@ class GRPOSettings(Section):
     lr_scheduler_type: Literal["constant", "constant_with_warmup", "linear", "cosine"] = "constant_with_warmup"
     """Learning rate schedule. After the warmup, "linear" and "cosine" decay to 0 by the end of the run."""
     warmup_steps: Count = 10
-    """Number of steps over which the learning rate rises linearly to its peak. The "constant" schedule has no warmup.
+    """Number of steps over which the learning rate rises linearly to its peak, starting with a fraction of the peak. The "constant"
+    schedule has no warmup.
     Default: 10, or `max_steps` if it is smaller."""
     optim: Literal["adamw_torch", "adamw_torch_fused", "adamw_8bit", "paged_adamw_8bit", "adafactor", "sgd"] = (
         "adamw_torch_fused"
@@ -73,11 +74,12 @@ class GRPOSettings(Section):
     the group (Shao et al., 2024, arXiv:2402.03300)."""
     num_iterations: Positive = 1
     """Number of optimizer steps per batch of rollouts."""
-    loss_type: Literal["bnpo", "grpo", "dr_grpo", "dapo"] = "bnpo"
-    """Method for averaging the token losses. "bnpo" averages over the micro-batch's tokens. "grpo" averages over the
-    tokens of each rollout, then over rollouts (Shao et al., 2024, arXiv:2402.03300). "dr_grpo" divides each rollout's
-    sum by `max_prompt_length + max_tokens`, then averages over rollouts (Liu et al., 2025, arXiv:2503.20783). "dapo"
-    averages over all tokens in the step's rollouts (Yu et al., 2025, arXiv:2503.14476, section 3.3)."""
+    loss_type: Literal["dapo", "grpo", "dr_grpo", "bnpo"] = "dapo"
+    """Method for averaging the token losses. "dapo" averages over all tokens in the step's rollouts (Yu et al., 2025,
+    arXiv:2503.14476, section 3.3). "grpo" averages over the tokens of each rollout, then over rollouts (Shao et al.,
+    2024, arXiv:2402.03300). "dr_grpo" divides each rollout's sum by `max_prompt_length + max_tokens`, then averages over
+    rollouts (Liu et al., 2025, arXiv:2503.20783). "bnpo" averages over each micro-batch's tokens, so its loss depends on
+    the number of processes and on `per_device_train_batch_size`."""
     mask_truncated_completions: bool = False
     """Whether rollouts that are cut off at `max_tokens` are excluded from the loss ("overlong filtering", Yu et al.,
     2025, DAPO, arXiv:2503.14476, section 3.4). Such rollouts still count toward their group's mean reward."""
