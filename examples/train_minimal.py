@@ -101,7 +101,7 @@ def main() -> int:
         temperature=1.0,
         loss_type="dapo",  # mean over all tokens in a step; alternatives: "grpo", "dr_grpo" and "bnpo"
         scale_rewards="group",  # advantages divided by the group's standard deviation
-        beta=0.0,  # weight of the KL term; needs a reference model if above 0
+        beta=0.0,  # weight of the KL term; keeps a copy of the weights as the reference if above 0
         num_iterations=1,  # updates per batch
         epsilon=0.2,  # clip range; no effect on a batch's first update
         seed=options.seed,

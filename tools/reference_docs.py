@@ -280,7 +280,7 @@ def _default(field: Any) -> str:
     value = field.default if field.default is not PydanticUndefined else field.default_factory()
     if value is None:
         return ""
-    if value in ({}, []):
+    if value in ({}, [], ()):
         return "none"
     shown = str(value).lower() if isinstance(value, bool) else str(value)
     return f"`{shown}`" if shown else "empty"
@@ -291,7 +291,7 @@ def _type(annotation: Any) -> str:
     origin = get_origin(annotation)
     if origin is Literal:
         return " \\| ".join(f"`{choice}`" for choice in get_args(annotation))
-    if origin is list:
+    if origin in (list, tuple):
         return f"list of {_type(get_args(annotation)[0])}"
     if origin is dict:
         return "mapping"

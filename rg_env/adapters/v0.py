@@ -111,6 +111,10 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         self.environment = env = _ReasoningGym(
             gym, num_train_examples, num_eval_examples, system_prompt=system_prompt, seed=seed, **own
         )
+        if template_kwargs := env.prompt_options.chat_template_kwargs:
+            sampling = dict(kwargs.get("sampling_args") or {})
+            extra = {"chat_template_kwargs": dict(template_kwargs), **(sampling.get("extra_body") or {})}
+            kwargs["sampling_args"] = {**sampling, "extra_body": extra}
         self.own_rubric = rubric
         parser = parser or vf.Parser()
         if rubric is None:

@@ -150,6 +150,10 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
     """Position of `instruction`: in a system message, or in the user turn before or after the question."""
     preamble: str | None = None
     """Additional text in the system message."""
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Variables of the model's chat template, such as `{"enable_thinking": false}`."""
+    stop: list[str] = Field(default_factory=list)
+    """Texts that end a completion. The text is part of the completion, if the server supports that (vLLM)."""
     imports: list[str] = Field(default_factory=list)
     """Modules and .py files with your own tasks and rewards."""
 
@@ -169,6 +173,10 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
         self.imports = [os.path.abspath(name) if name.endswith(".py") else name for name in self.imports]
         if not self._count:
             raise InputError(f"num_{self.split}_examples is 0, so the split {self.split!r} would be empty: increase it")
+        if (self.chat_template_kwargs or self.stop) and not hasattr(vf, "SingleAgentEnv"):
+            raise InputError(
+                "chat_template_kwargs and stop need Verifiers 0.3 or later: run `pip install -U verifiers`"
+            )
         options = self._prompt_options
         try:
             rubric = json.dumps(
@@ -192,7 +200,13 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
     @property
     def _prompt_options(self) -> PromptOptions:
         grading = cast("Grading", self.grading)  # PromptOptions checks this value
-        return PromptOptions(self.instruction, self.prompt_placement, self.preamble, grading=grading)
+        return PromptOptions(
+            self.instruction,
+            self.prompt_placement,
+            self.preamble,
+            grading=grading,
+            chat_template_kwargs=self.chat_template_kwargs,
+        )
 
     @property
     def _count(self) -> int:
@@ -212,6 +226,20 @@ class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymTasksetConfig
         mixture, _ = _parsed(str(config.task._rubric))
         rows = build_rows(mixture, config.split, config._count, config._seed, split_by=config.split_by)
         yield from tasks_of(config._prompt_options.to_examples(rows), config.task)
+
+
+def _with_sampling(agent: Any, taskset: ReasoningGymTasksetConfig) -> Any:
+    """Return `agent` with the taskset's `chat_template_kwargs` and `stop` in its sampling settings, which Verifiers and
+    prime-rl apply to each request. Values that the agent already has take precedence."""
+    sampling: dict[str, Any] = {}
+    if taskset.chat_template_kwargs:
+        sampling["chat_template_kwargs"] = dict(taskset.chat_template_kwargs)
+    if taskset.stop:
+        sampling |= {"stop": taskset.stop, "include_stop_str_in_output": True}
+    own = agent.sampling.model_dump(exclude_unset=True) if agent.sampling else {}
+    return agent.model_copy(
+        update={"sampling": vf.SamplingConfig.model_validate({**sampling, **own})} if sampling else {}
+    )
 
 
 def tasks_of(rows: Iterable[Mapping[str, Any]], config: ReasoningGymTaskConfig) -> Iterator[ReasoningGymTask]:
@@ -322,6 +350,12 @@ if hasattr(vf, "SingleAgentEnv"):  # Verifiers 0.2 lacks this class; in that rel
         """Agent config with a subprocess as the runtime. Verifiers' default runtime rents a sandbox, which requires a
         login and is not needed because the agent does not execute code."""
 
+        @model_validator(mode="after")
+        def _sampled_as_configured(self) -> "SingleTurnEnvConfig":
+            if isinstance(self.taskset, ReasoningGymTasksetConfig):
+                self.agent = _with_sampling(self.agent, self.taskset)
+            return self
+
     class SingleTurnEnv(vf.SingleAgentEnv, vf.Env[SingleTurnEnvConfig]):
         """Environment that Verifiers uses to evaluate the taskset when the taskset is loaded by id."""
 
@@ -359,7 +393,8 @@ if hasattr(vf, "SingleAgentEnv"):  # Verifiers 0.2 lacks this class; in that rel
             own = {"task": task, "split": split, "grading": env.grading, "instruction": env.system_prompt}
             # Copy without validation, which would reject functions and mixtures.
             taskset = config.taskset.model_copy(update={**known, **own})
-            super().__init__(config.model_copy(update={"taskset": taskset}))
+            agent = _with_sampling(config.agent, taskset)
+            super().__init__(config.model_copy(update={"taskset": taskset, "agent": agent}))
             self.manifest = env.manifest
             self.taskset = _RowsTaskset(taskset, env.train_rows if split == "train" else env.eval_rows)
 

@@ -49,6 +49,7 @@ class PromptOptions:
     preamble: str | None = None
     few_shot: Sequence[Mapping[str, Any]] | None = None
     grading: Grading = "hardened"
+    chat_template_kwargs: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.grading not in get_args(Grading):
@@ -96,7 +97,8 @@ class Environment:
             text to continue), and optionally `answer` (gold answer) and `info` (a mapping).
         rewards: anything that `core.rewards.registry.resolve_rewards` accepts. By default, correctness (weight 1) and
             format with weight 0.1. An answer is correct if it equals the row's `answer` as a number or as text.
-        system_prompt, prompt_placement, preamble, few_shot: how a `question` becomes a prompt (see `ReasoningGym`).
+        system_prompt, prompt_placement, preamble, few_shot, chat_template_kwargs: how a `question` becomes a prompt
+            (see `ReasoningGym`).
 
     Raises:
         InputError: a row or an option is invalid, a prompt has two different answers, a reward cannot be resolved, or
@@ -120,8 +122,11 @@ class Environment:
         prompt_placement: Placement = "system",
         preamble: str | None = None,
         few_shot: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        self.prompt_options = PromptOptions(system_prompt, prompt_placement, preamble, few_shot)
+        self.prompt_options = PromptOptions(
+            system_prompt, prompt_placement, preamble, few_shot, chat_template_kwargs=chat_template_kwargs
+        )
         weighted = self._resolved(rewards)
         self.train_rows: Sequence[Row] = self._own_rows(train_rows, "train_rows")
         self.eval_rows: Sequence[Row] = self._own_rows(eval_rows, "eval_rows")
@@ -167,11 +172,14 @@ class Environment:
         logprobs: Sequence[float] = (),
         completion_tokens: int | None = None,
         truncated: bool | None = None,
+        prefix: str = "",
     ) -> Rollout:
         """Return a rollout of `row` with the completion `text`. `completion_tokens` defaults to the number of
-        `token_ids`, if any are given."""
+        `token_ids`, if any are given. `prefix` is the start of the model's turn that is already in the prompt."""
         count = (len(token_ids) or None) if completion_tokens is None else completion_tokens
-        return Rollout(row["prompt"], text, row["answer"], row["info"], count, truncated, token_ids, logprobs, row)
+        return Rollout(
+            row["prompt"], text, row["answer"], row["info"], count, truncated, token_ids, logprobs, row, prefix
+        )
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Scored]:
         """Score rollouts and return the results in the same order.
@@ -230,6 +238,7 @@ class ReasoningGym(Environment):
             the library's own formulas (`core.grading.scoring`).
         manifest: a run's `manifest.json`, or its contents. Raises `InputError` if the rows differ from that run's rows.
         split_by: whether a row's `"problem"` or its `"question"` decides its split (`core.data.splits`).
+        chat_template_kwargs: variables of the model's chat template, such as `{"enable_thinking": False}`.
 
     Raises:
         InputError: an argument is invalid.
@@ -256,11 +265,14 @@ class ReasoningGym(Environment):
         grading: Grading = "hardened",
         manifest: str | Path | Manifest | None = None,
         split_by: SplitBy = "problem",
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         # Cheap checks run before rows are built.
         self.mixture = Mixture.parse(gym)
         weighted = self._resolved(rewards)
-        self.prompt_options = PromptOptions(system_prompt, prompt_placement, preamble, few_shot, grading)
+        self.prompt_options = PromptOptions(
+            system_prompt, prompt_placement, preamble, few_shot, grading, chat_template_kwargs
+        )
         self.grading = self.prompt_options.grading
         self.rubric = Rubric.of_tasks(weighted, self.mixture, self.grading)
         if num_train_examples == 0 and num_eval_examples == 0:

@@ -34,6 +34,20 @@ class SamplingConfig(Section):
     least this value."""
     max_tokens: Positive = 1024
     """Maximum number of new tokens per answer."""
+    top_k: parsing.Count = 0
+    """Top-k sampling: tokens are sampled only from the `top_k` most likely tokens. 0 turns it off."""
+    min_p: parsing.Share = 0.0
+    """Min-p sampling: tokens whose probability is below this fraction of the most likely token's probability are
+    excluded. 0 turns it off."""
+    repetition_penalty: parsing.Above0 = 1.0
+    """Multiplicative penalty on tokens that occur in the prompt or in the answer so far. 1 turns it off."""
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    """Penalty subtracted from the logits of tokens that occur in the answer so far. 0 turns it off."""
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    """Penalty subtracted from a token's logit for each occurrence in the answer so far. 0 turns it off."""
+    stop: Annotated[tuple[Text, ...], Field(strict=False)] = ()
+    """Texts that end an answer. The text is part of the answer, unless an endpoint removes it. Default: only the
+    model's end-of-sequence tokens end an answer."""
 
 
 class TaskSampling(Section):

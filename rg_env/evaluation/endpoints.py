@@ -15,17 +15,18 @@ import os
 import random
 import re
 import ssl
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 
-from rg_env.core.prompts import fold_system
 from rg_env.core.text import is_count, listed, one_line, reason_of
 from rg_env.errors import InputError, ServerError
 from rg_env.evaluation.config import EvalConfig, EvalModel, RequestsConfig
 from rg_env.evaluation.questions import ChatRequest, Reply
+from rg_env.inference.protocol import PromptEncoder, Sampling
 from rg_env.inference.vllm.client import request_fields
 
 DEFAULT_KEY = "OPENAI_API_KEY"
@@ -53,12 +54,11 @@ class Endpoint:
     config: RequestsConfig
     key: str
     ssl: ssl.SSLContext
-    folds: bool = False
-    """Whether to merge system messages into the first user message. Merging is necessary if the chat template does not
-    support system messages."""
-    is_own_vllm: bool = False
-    """Whether rg_env started the server, which then gets all sampling settings. Other servers may not support more than
-    OpenAI's API does."""
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Variables of the chat template."""
+    encoder: PromptEncoder | None = None
+    """The model's prompt encoder if rg_env started the server (vLLM), which then gets all sampling settings. Other
+    servers get the settings that OpenAI's API has, and other settings only if they are not the defaults."""
 
     def client(self) -> httpx.AsyncClient:
         """Return a new HTTP client for a series of calls. A client shared by concurrent calls would be slow, because
@@ -78,11 +78,8 @@ class Endpoint:
         Raises:
             EndpointFailed: all other calls would also fail.
         """
-        messages = fold_system(request.prompt) if self.folds else request.prompt
-        fields = request_fields(request.sampling)
-        if not self.is_own_vllm:
-            fields = {name: fields[name] for name in ("temperature", "top_p", "max_tokens")}
-        body = {"model": self.served_name, "messages": messages, **fields}
+        body = {"model": self.served_name, **self._fields(request)}
+        prefix = self.encoder.prefix(request.prompt) if self.encoder else ""
         problem, tries, timeout_s = "", self.config.tries, self.config.timeout_s
         for number in range(1, tries + 1):
             pause = min(self.config.pause_s * 2 ** (number - 1), _LONGEST_PAUSE_S)
@@ -92,7 +89,7 @@ class Endpoint:
                     response = await client.post("chat/completions", json=body)
                 value = self._json(response)
                 if response.is_success:
-                    return _reply_in(value)
+                    return replace(_reply_in(value), prefix=prefix)
                 problem = f"HTTP {response.status_code}: {_message_in(value) or response.reason_phrase}"
                 if response.status_code == 404 and not self.url.endswith(("/v1", "/v1/")):
                     problem += f" (should the URL be {self.url.rstrip('/')}/v1?)"
@@ -110,6 +107,17 @@ class Endpoint:
             if number < tries:
                 await asyncio.sleep(pause * (0.75 + random.random() / 2))  # the random factor spreads out the retries
         return Reply(error=f"{problem} ({tries} tries)" if tries > 1 else problem)
+
+    def _fields(self, request: ChatRequest) -> dict[str, Any]:
+        fields = request_fields(request.sampling)
+        if self.encoder:
+            return {**self.encoder.chat(request.prompt), **fields}
+        default = request_fields(Sampling())
+        needed = {name for name, value in fields.items() if value != default.get(name)}
+        fields = {name: fields[name] for name in fields if name in {"temperature", "top_p", "max_tokens"} | needed}
+        fields.pop("include_stop_str_in_output", None)  # vLLM's; `_reply_in` restores the text
+        kwargs = {"chat_template_kwargs": dict(self.template_kwargs)} if self.template_kwargs else {}
+        return {"messages": request.prompt, **fields, **kwargs}
 
     async def check_served(self) -> None:
         """Raise `InputError` if the server does not answer, rejects the API key, or provides a list of models that does
@@ -163,8 +171,11 @@ def _reply_in(value: Any) -> Reply:
     usage = value["usage"] if isinstance(value.get("usage"), dict) else {}
     # vLLM and other servers return the reasoning separately, under one of these names.
     reasoning = message.get("reasoning_content") or message.get("reasoning")
+    text, stopped_by = message.get("content") or "", choice.get("stop_reason")
+    if isinstance(stopped_by, str) and not text.endswith(stopped_by):  # vLLM reports the text in `stop` that it removed
+        text += stopped_by
     return Reply(
-        text=message.get("content") or "",
+        text=text,
         reasoning=_text(reasoning),
         truncated=None if finish is None else finish == "length",
         refusal=_text(message.get("refusal")),
@@ -232,6 +243,7 @@ async def endpoint(model: EvalModel, config: EvalConfig) -> Endpoint:
         InputError: the API key is missing or invalid, no server answers at the URL, or the server does not serve the
             model.
     """
-    ready = Endpoint(model.url or "", model.model, config.requests, key_of(model), httpx.create_ssl_context())
+    key, kwargs = key_of(model), config.prompt.chat_template_kwargs
+    ready = Endpoint(model.url or "", model.model, config.requests, key, httpx.create_ssl_context(), kwargs)
     await ready.check_served()
     return ready

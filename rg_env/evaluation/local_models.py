@@ -16,11 +16,10 @@ from rg_env.core.text import reason_of
 from rg_env.errors import InputError, MissingExtraError, install_command
 from rg_env.evaluation.config import EvalConfig, EvalModel, run_of
 from rg_env.evaluation.questions import ChatRequest, Reply
-from rg_env.inference.chat_templates import rejects_system_role
+from rg_env.inference.chat_templates import require_chat_template, unused_variables
 from rg_env.inference.machine import Machine
 from rg_env.inference.protocol import Engine, PromptEncoder, Sampling
 from rg_env.inference.vllm.server import running_server
-from rg_env.tiny import TINY
 
 if TYPE_CHECKING:
     from rg_env.evaluation.endpoints import Endpoint
@@ -54,7 +53,10 @@ class LocalModel:
             size = self.engine.max_batch_size
             for batch in (prompts[start : start + size] for start in range(0, len(prompts), size)):
                 replies = generated(self.engine, self.encoder, [ids for ids, _ in batch], sampling)
-                yield [(number, reply) for (_, number), reply in zip(batch, replies, strict=True)]
+                numbers = [number for _, number in batch]
+                prefixes = [self.encoder.prefix(requests[number].prompt) for number in numbers]
+                opened = zip(numbers, replies, prefixes, strict=True)
+                yield [(number, replace(reply, prefix=prefix)) for number, reply, prefix in opened]
 
     def check_fits(self, label: str, prompts: Iterable[Any], max_tokens: int | None) -> None:
         """Raise `InputError` if the longest prompt and `max_tokens` together exceed the context length."""
@@ -108,7 +110,7 @@ async def embedded(name: str, config: EvalConfig) -> AsyncIterator[LocalModel]:
     policy.model.to(device)
     engine = EmbeddedEngine(policy.model, policy.tokenizer, seed=config.seed, autocast=half)
     try:
-        yield LocalModel(name, engine, PromptEncoder(policy.tokenizer))
+        yield LocalModel(name, engine, _encoder(policy.tokenizer, config))
     finally:
         engine.cancel()
 
@@ -121,12 +123,12 @@ def _trained_in_bf16(model: str) -> bool | None:
 
 @asynccontextmanager
 async def served(
-    name: str, gpu: str | None, folder: Path, config: EvalConfig, *, folds: bool = False
+    name: str, gpu: str | None, folder: Path, config: EvalConfig, encoder: PromptEncoder
 ) -> AsyncIterator["Endpoint"]:
     """Serve a local model with vLLM on `gpu`, or on the CPU if `gpu` is None. The server's log is in `folder`.
 
     Args:
-        folds: result of `folds_system`.
+        encoder: the model's `encoder_of`.
 
     Raises:
         ServerError: the server does not start.
@@ -137,7 +139,7 @@ async def served(
     log, options = folder / f"vllm-{gpu or 'cpu'}.log", config.serving
     async with running_server(name, gpu, log, options.vllm_args, options.start_timeout_s) as (server, served_name):
         ready = await endpoint(EvalModel(model=served_name, url=f"http://{server}/v1"), config)
-        yield replace(ready, folds=folds, is_own_vllm=True)
+        yield replace(ready, encoder=encoder)
 
 
 def require_torch() -> None:
@@ -149,17 +151,25 @@ def require_torch() -> None:
         )
 
 
-def folds_system(name: str) -> bool:
-    """Whether the chat template of a local model lacks support for system messages.
+def encoder_of(name: str, config: EvalConfig) -> PromptEncoder:
+    """Return the prompt encoder of a local model.
 
     Raises:
-        InputError: the model's configuration or tokenizer cannot be loaded.
+        InputError: the model's configuration or tokenizer cannot be loaded, or its chat template cannot be used.
     """
-    if (base := base_model(name)) == TINY:
-        return False
     from rg_env.inference.models import describe_model
 
-    return rejects_system_role(describe_model(base).tokenizer)
+    tokenizer = describe_model(base_model(name)).tokenizer
+    require_chat_template(tokenizer)
+    return _encoder(tokenizer, config)
+
+
+def _encoder(tokenizer: Any, config: EvalConfig) -> PromptEncoder:
+    """Return a prompt encoder. If several models are compared, templates of some models may lack variables that others
+    have."""
+    kwargs = config.prompt.chat_template_kwargs
+    unused = unused_variables(tokenizer, kwargs) if len(config.models) > 1 else []
+    return PromptEncoder(tokenizer, {name: value for name, value in kwargs.items() if name not in unused})
 
 
 def local_engine(config: EvalConfig) -> Literal["embedded", "vllm"]:

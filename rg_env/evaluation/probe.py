@@ -114,7 +114,7 @@ def fitted(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
     if model.url:
         reasons = asyncio.run(_refusals(config, {name: max(each, key=_length) for name, each in prompts.items()}))
     else:
-        context, encoder = _context(model.model)
+        context, encoder = _context(model.model, config.prompt.chat_template_kwargs)
         if "max_tokens" not in config.sampling.model_fields_set:
             sampling = config.sampling.model_copy(update={"max_tokens": min(_MAX_TOKENS, context // 2)})
             config = config.model_copy(update={"sampling": sampling})
@@ -136,14 +136,15 @@ def _length(prompt: Any) -> int:
     return sum(len(message["content"]) for message in prompt)
 
 
-def _context(model: str) -> tuple[int, Callable[[Any], list[int]]]:
+def _context(model: str, template_kwargs: Mapping[str, Any]) -> tuple[int, Callable[[Any], list[int]]]:
     """Return a local model's context length in tokens, and its prompt encoder."""
     require_torch()
     from rg_env.inference.models import describe_model
     from rg_env.inference.protocol import PromptEncoder, context_length
 
     described = describe_model(base_model(model))
-    return context_length(described.config, described.tokenizer), PromptEncoder(described.tokenizer)
+    encoder = PromptEncoder(described.tokenizer, template_kwargs)
+    return context_length(described.config, described.tokenizer), encoder
 
 
 async def _refusals(config: EvalConfig, prompts: Mapping[str, Any]) -> dict[str, str]:

@@ -217,6 +217,8 @@ class Reply:
     """IDs of the sampled tokens. This field is set only for models in this process."""
     logprobs: Sequence[float] = ()
     """Log-probabilities of the sampled tokens."""
+    prefix: str = ""
+    """Start of the model's turn that is already in the prompt (see `PromptEncoder.prefix`)."""
     error: str | None = None
     """Reason why the call failed permanently or on every attempt, or None if there is an answer."""
     seconds: float | None = field(default=None, compare=False)
@@ -279,7 +281,7 @@ class TaskAnswers:
 
     def rollouts(self, replies: Mapping[AnswerKey, Reply]) -> dict[AnswerKey, Rollout]:
         """Create rollouts from the successful replies, for `add`."""
-        names = ("token_ids", "logprobs", "completion_tokens", "truncated")
+        names = ("token_ids", "logprobs", "completion_tokens", "truncated", "prefix")
         return {
             key: self.questions.env.rollout(
                 self.questions.rows[key[1]], reply.text, **{name: getattr(reply, name) for name in names}

@@ -85,6 +85,7 @@ class EvaluationSampling(Sampling):
     rollouts_per_example: int
     greedy: bool = False
     """Whether each question also has one greedy answer."""
+    stop: Annotated[tuple[str, ...], Strict(False)] = ()
 
     @property
     def described(self) -> str:

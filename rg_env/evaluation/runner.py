@@ -44,7 +44,7 @@ from rg_env.evaluation.results import Results
 from rg_env.evaluation.scores import ModelSource, results_of, write_results
 from rg_env.evaluation.trained import as_trained, changes_since_training, trained_on
 from rg_env.inference.machine import Machine
-from rg_env.inference.protocol import Sampling
+from rg_env.inference.protocol import PromptEncoder, Sampling
 
 CONFIG_FILE = "config.yaml"
 _MAY_DIFFER = ("requests", "serving", "output")
@@ -271,7 +271,7 @@ class EvaluationRun:
         local = [name for name in missing if name not in remote]
         if local:
             local_models.require_torch()
-            folds = {name: local_models.folds_system(missing[name].model) for name in local}
+            encoders = {name: local_models.encoder_of(missing[name].model, self.config) for name in local}
         # All endpoints are checked before the first call so that a wrong URL does not waste paid calls.
         served = {name: await endpoints.endpoint(model, self.config) for name, model in remote.items()}
         async with asyncio.TaskGroup() as group:
@@ -281,7 +281,7 @@ class EvaluationRun:
                 waiting = list(local)
                 gpus: list[str | None] = [str(gpu) for gpu in self.config.serving.gpus or Machine.here().gpus] or [None]
                 for gpu in gpus:
-                    group.create_task(self._on_gpu(gpu, waiting, folds))
+                    group.create_task(self._on_gpu(gpu, waiting, encoders))
             elif local:
                 group.create_task(self._in_turn(local))
 
@@ -323,10 +323,10 @@ class EvaluationRun:
             for answers, replies in batch.items():
                 await self._add(answers, replies)
 
-    async def _on_gpu(self, gpu: str | None, waiting: list[str], folds: Mapping[str, bool]) -> None:
+    async def _on_gpu(self, gpu: str | None, waiting: list[str], encoders: Mapping[str, PromptEncoder]) -> None:
         """Serve the waiting models one after another, then help with the model that has the most calls left."""
         while True:
-            left = {name: self._left(name) for name in folds if name not in self.problems}
+            left = {name: self._left(name) for name in encoders if name not in self.problems}
             if waiting:
                 name = waiting.pop(0)
             elif left and max(left.values()) > self.config.requests.concurrency:
@@ -334,11 +334,11 @@ class EvaluationRun:
                 name = max(left, key=left.__getitem__)
             else:
                 return
-            await self._guarded(name, self._served(name, gpu, folds[name]))
+            await self._guarded(name, self._served(name, gpu, encoders[name]))
 
-    async def _served(self, name: str, gpu: str | None, folds: bool) -> None:
+    async def _served(self, name: str, gpu: str | None, encoder: PromptEncoder) -> None:
         model = self.config.models[name].model
-        async with local_models.served(model, gpu, self.folder, self.config, folds=folds) as ready:
+        async with local_models.served(model, gpu, self.folder, self.config, encoder) as ready:
             await self._ask_endpoint(name, ready)
 
     async def _ask_endpoint(self, name: str, ready: Endpoint) -> None:

@@ -24,14 +24,16 @@ from rg_env.core.rewards import resolve_rewards
 from rg_env.core.run_folder import RunFolder, damaged
 from rg_env.core.text import counted, listed, shortened
 from rg_env.errors import InputError
-from rg_env.evaluation.config import EvalConfig, EvalModel, EvalTask, run_of
+from rg_env.evaluation.config import EvalConfig, EvalModel, EvalTask, SamplingConfig, run_of
 from rg_env.evaluation.load import path_problems
 from rg_env.evaluation.questions import Questions, hash_with_answer
 from rg_env.evaluation.results import OVERLAP_UNKNOWN
 
 _OPTIONS = {"config", "level", "levels"}
-_OF_TRAINING = ("prompt.", "grading", "rewards.", "sampling.max_tokens", "tasks.")
+_OF_TRAINING = ("prompt.", "grading", "rewards.", "sampling.", "tasks.")
 """Prefixes of the keys of training settings. Other keys concern the run's evaluations."""
+_OF_EVALUATION = ("sampling.temperature", "sampling.top_p")
+_PLAIN = {f"sampling.{key}": value for key, value in SamplingConfig().model_dump(mode="json").items()}
 _Section = TypeVar("_Section", bound=Section)
 
 
@@ -114,9 +116,11 @@ def _compared(settings: RunSettings, config: EvalConfig) -> tuple[list[str], lis
     theirs["tasks"] = {name: each.model_dump(include=_OPTIONS) for name, each in options.items()}
     values = dict(leaves(theirs))
     for key in [key for prefix in _OF_TRAINING for key in values if key.startswith(prefix)]:
+        if key in _OF_EVALUATION:
+            continue
         if ours.get(key) != values[key]:
             other.append(f"{key}={shortened(values[key])}")
-        elif values[key] not in (None, "", {}):
+        elif key == "sampling.max_tokens" or values[key] not in (None, "", {}, _PLAIN.get(key)):
             alike.append(f"{key}={shortened(values[key])}")
     return alike, other
 

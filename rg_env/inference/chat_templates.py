@@ -1,6 +1,8 @@
 """Checks of chat templates. Tokenizers are duck-typed (`apply_chat_template`, `chat_template`), so this module does not
 import transformers."""
 
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rg_env.core.prompts import build_messages
@@ -26,6 +28,23 @@ def require_chat_template(tokenizer: Any) -> None:
         raise InputError(f"the chat template of {name} fails on a plain question: {reason_of(error)}") from error
     if _QUESTION not in text:
         raise InputError(f"the chat template of {name} omits the question, so the model would never see it")
+
+
+def is_continued(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a model continues the last message, which is the assistant's, instead of starting a new turn."""
+    return bool(messages) and messages[-1]["role"] == "assistant"
+
+
+def generation_options(continues: bool) -> dict[str, bool]:
+    """Return the options of `apply_chat_template`, which are also fields of requests to vLLM, with which a model
+    continues a final assistant message, or else starts a new turn."""
+    return {"add_generation_prompt": not continues, **({"continue_final_message": True} if continues else {})}
+
+
+def unused_variables(tokenizer: Any, names: Iterable[str]) -> list[str]:
+    """Return the names of variables that do not occur in the tokenizer's chat template."""
+    template = str(getattr(tokenizer, "chat_template", None) or "")
+    return [name for name in names if not re.search(rf"\b{re.escape(name)}\b", template)]
 
 
 def rejects_system_role(tokenizer: Any) -> bool:

@@ -11,7 +11,9 @@ from typing import Any, Literal
 
 from rg_env.core.environment import Environment
 from rg_env.core.prompts import fold_system
-from rg_env.inference.chat_templates import rejects_system_role
+from rg_env.core.text import reason_of
+from rg_env.errors import InputError
+from rg_env.inference.chat_templates import generation_options, is_continued, rejects_system_role, unused_variables
 
 _UNLIMITED = 32_768
 
@@ -32,6 +34,8 @@ class Sampling:
     frequency_penalty: float = 0.0
     max_tokens: int | None = None
     """Maximum number of new tokens. None means no limit other than the context length."""
+    stop: tuple[str, ...] = ()
+    """Texts that end a completion. The completion includes the text."""
 
     @property
     def is_plain(self) -> bool:
@@ -108,23 +112,42 @@ class Engine(ABC):
         """Release the engine's resources."""
 
 
+_THINK = "<think>"
+
+
 class PromptEncoder:
     """Encodes prompts with a model's tokenizer and chat template, and caches the results.
 
-    Chat messages are rendered with the chat template, and text is encoded unchanged. If the template does not support
-    system messages, their text is prepended to the first user turn.
+    Chat messages are rendered with the chat template, and text is encoded unchanged. A final assistant message is
+    continued. If the template does not support system messages, their text is prepended to the first user turn.
+
+    Args:
+        template_kwargs: variables of the chat template.
+
+    Raises:
+        InputError: the chat template does not use a variable in `template_kwargs`.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, template_kwargs: Mapping[str, Any] | None = None) -> None:
         self.tokenizer = tokenizer
+        self.template_kwargs = dict(template_kwargs or {})
+        if unused := unused_variables(tokenizer, self.template_kwargs):
+            name = getattr(tokenizer, "name_or_path", None) or type(tokenizer).__name__
+            raise InputError(
+                f"chat_template_kwargs: the chat template of {name} does not use {', '.join(unused)}: remove it, or "
+                "use a variable of the template"
+            )
+        self._opens_thinking = _THINK in str(getattr(tokenizer, "chat_template", ""))
         self._known: dict[str, list[int]] = {}
+        self._prefixes: dict[str, str] = {}
         self._folds: bool | None = None
 
     def __call__(self, prompt: str | Sequence[Mapping[str, Any]]) -> list[int]:
         """Encode a prompt for generation, or return its cached encoding.
 
         Raises:
-            InputError: the tokenizer has no chat template, or the template fails on a single user message.
+            InputError: the tokenizer has no chat template, the template fails on a single user message, or it cannot
+                continue a final assistant message.
         """
         return self.all([prompt])[0]
 
@@ -133,19 +156,59 @@ class PromptEncoder:
         keys = [prompt if isinstance(prompt, str) else json.dumps(prompt, default=str) for prompt in prompts]
         fresh = {key: prompt for key, prompt in zip(keys, prompts, strict=True) if key not in self._known}
         texts = {key: prompt for key, prompt in fresh.items() if isinstance(prompt, str)}
-        chats = {key: prompt for key, prompt in fresh.items() if not isinstance(prompt, str)}
+        chats = {key: self._messages(prompt) for key, prompt in fresh.items() if not isinstance(prompt, str)}
         if texts:
             self._remember(texts, self.tokenizer(list(texts.values()))["input_ids"])
-        if chats:
-            if self._folds is None:
-                self._folds = rejects_system_role(self.tokenizer)
-            messages = [fold_system(prompt) if self._folds else list(prompt) for prompt in chats.values()]
-            render = self.tokenizer.apply_chat_template
-            self._remember(chats, render(messages, add_generation_prompt=True, return_dict=False))
+        for continues in (False, True):
+            some = {key: chat for key, chat in chats.items() if is_continued(chat) is continues}
+            if some:
+                self._remember(some, self._render(list(some.values()), continues, return_dict=False))
         return [self._known[key] for key in keys]
 
     def _remember(self, keys: Iterable[str], encodings: Iterable[Any]) -> None:
         self._known.update((key, [int(each) for each in ids]) for key, ids in zip(keys, encodings, strict=True))
+
+    def _render(self, chats: list[Any], continues: bool, **options: Any) -> Any:
+        how = generation_options(continues)
+        try:
+            return self.tokenizer.apply_chat_template(chats, **how, **self.template_kwargs, **options)
+        except ValueError as error:
+            if not continues:
+                raise
+            reason = f"the chat template cannot continue a final assistant message: {reason_of(error)}"
+            raise InputError(reason) from error
+
+    def _messages(self, prompt: Sequence[Mapping[str, Any]]) -> list[Any]:
+        if self._folds is None:
+            self._folds = rejects_system_role(self.tokenizer)
+        return fold_system(prompt) if self._folds else list(prompt)
+
+    def chat(self, prompt: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the fields of a request with which vLLM renders chat messages as this encoder does."""
+        messages = self._messages(prompt)
+        kwargs = {"chat_template_kwargs": self.template_kwargs} if self.template_kwargs else {}
+        return {"messages": messages, **generation_options(is_continued(messages)), **kwargs}
+
+    def prefix(self, prompt: str | Sequence[Mapping[str, Any]]) -> str:
+        """Return the start of the model's turn that is already in the prompt: a final assistant message, or the text
+        from a `<think>` that the chat template writes."""
+        if isinstance(prompt, str):
+            return _THINK if prompt.rstrip().endswith(_THINK) else ""
+        last = prompt[-1]
+        if is_continued(prompt):
+            return str(last["content"])
+        if not self._opens_thinking:
+            return ""
+        key = json.dumps(prompt, default=str)
+        if key not in self._prefixes:
+            # Only the text after the last message counts, because questions and instructions can mention tags.
+            (text,), message = self._render([self._messages(prompt)], False, tokenize=False), last["content"].strip()
+            if message and message in text:
+                end = text.rpartition(message)[2]
+            else:  # the template changes the message
+                end = _THINK if text.rstrip().endswith(_THINK) else ""
+            self._prefixes[key] = end[end.find(_THINK) :] if _THINK in end else ""
+        return self._prefixes[key]
 
     def decode(self, completions: Sequence[Sequence[int]], ends: frozenset[int]) -> list[str]:
         """Decode completions (token ids) without the end-of-sequence token and other special tokens."""

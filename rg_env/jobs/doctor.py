@@ -371,8 +371,8 @@ def check_prompts(planned: PlannedRun, model: Model) -> Check:
     if config.data is not None and not config.data.is_file:
         finding = f"{config.data.path} is read from the Hub when the run starts, so its prompts were not measured"
         return Check("skipped", finding)
-    encoder = PromptEncoder(model.tokenizer)
     try:
+        encoder = PromptEncoder(model.tokenizer, config.prompt.chat_template_kwargs)
         own = config.environment(None if config.data is None else preflight.own_rows(config))
         gyms = [gym for _, gym in config.evaluation_environments()]
     except RGEnvError as error:

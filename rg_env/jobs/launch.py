@@ -186,7 +186,8 @@ def _evaluation_prompts(config: TrainConfig, *, download: bool = True) -> list[i
 
     try:
         folder = POLICY_DIR if name == TINY else name
-        encode = PromptEncoder(AutoTokenizer.from_pretrained(folder, local_files_only=not download))
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=not download)
+        encode = PromptEncoder(tokenizer, config.prompt.chat_template_kwargs)
         environments = config.evaluation_environments()
         return [len(encode(row["prompt"])) for _, gym in environments for row in gym.eval_rows]
     except (OSError, ValueError):

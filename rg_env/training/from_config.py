@@ -37,7 +37,7 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
 
     if gc.get_freeze_count() == 0:  # a later run would also exempt what an earlier run left
         gc.freeze()  # garbage collections need not visit the libraries' objects, about a million, which stay
-    encoder = PromptEncoder(describe_model(config.model.name).tokenizer)
+    encoder = PromptEncoder(describe_model(config.model.name).tokenizer, config.prompt.chat_template_kwargs)
     env = config.environment(start.rows)
     # The trainer also checks prompts, but only after the weights have been loaded, which can take minutes.
     check_prompts(prompt_lengths(env, encoder), config.training.max_prompt_length)

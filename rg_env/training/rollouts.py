@@ -250,7 +250,14 @@ class RolloutSampler:
         prompts = [self.encoder(row["prompt"]) for row in rows]
         replies = generated(self._engine, self.encoder, prompts, sampling)
         rollouts = [
-            self.env.rollout(row, each.text, token_ids=each.token_ids, logprobs=each.logprobs, truncated=each.truncated)
+            self.env.rollout(
+                row,
+                each.text,
+                token_ids=each.token_ids,
+                logprobs=each.logprobs,
+                truncated=each.truncated,
+                prefix=self.encoder.prefix(row["prompt"]),
+            )
             for row, each in zip(rows, replies, strict=True)
         ]
         with self.scoring:

@@ -24,6 +24,7 @@ from rg_env.core.processes import TOGETHER_S, entered, print_once, world_size
 from rg_env.core.run_folder import RunFolder
 from rg_env.core.text import counted
 from rg_env.errors import InputError, StoppedTogether, TrainingError, from_interrupt
+from rg_env.evaluation.config import SamplingConfig
 from rg_env.evaluation.questions import own_rows
 from rg_env.evaluation.results import Results, read_evaluations
 from rg_env.tiny import POLICY_DIR, TINY
@@ -403,6 +404,7 @@ def _resolved(evaluation: FixedEvaluation, settings: dict[str, Any]) -> dict[str
         "system_prompt": env.system_prompt,
         "placement": env.prompt_options.prompt_placement,
         "preamble": env.prompt_options.preamble or "",
+        "chat_template_kwargs": dict(env.prompt_options.chat_template_kwargs or {}),
         "first_prompt": (env.train_rows or env.eval_rows)[0]["prompt"],
         "rewards": env.reward_weights,
     }
@@ -433,8 +435,13 @@ def _eval_config(evaluation: FixedEvaluation, config: TrainConfig | None) -> dic
     env, sampling = evaluation.trainer.env, evaluation.sampling()
     placement, preamble = env.prompt_options.prompt_placement, env.prompt_options.preamble or ""
     values: dict[str, Any] = {
-        "prompt": {"system_prompt": env.system_prompt or "", "placement": placement, "preamble": preamble},
-        "sampling": {key: sampling[key] for key in ("temperature", "top_p", "max_tokens")},
+        "prompt": {
+            "system_prompt": env.system_prompt or "",
+            "placement": placement,
+            "preamble": preamble,
+            "chat_template_kwargs": dict(env.prompt_options.chat_template_kwargs or {}),
+        },
+        "sampling": {key: sampling[key] for key in SamplingConfig.model_fields} | {"stop": list(sampling["stop"])},
         "seed": evaluation.trainer.args.seed,
         **{key: sampling[key] for key in ("rollouts_per_example", "greedy")},
         "tasks": {},

@@ -12,7 +12,6 @@ DeepSpeed's ZeRO optimizers and the fp16 loss scaler skip such steps themselves.
 scale, so these steps are reported and count toward the limit of three only if the loss itself is not finite.
 """
 
-import copy
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -88,10 +87,6 @@ class DataParallel:
         """Wrap the model and the optimizer for training."""
         self._model, self._optimizer = self._accelerator.prepare(model, optimizer)
         return self._model, self._optimizer
-
-    def prepare_reference(self, model: Any) -> Any:
-        """Distribute a second model, which is not trained, in the same way as the trained model."""
-        return self._accelerator.prepare_model(model, evaluation_mode=True)
 
     def step(self, loss_of: LossOf, parts: list[Any], rates: Sequence[float], updating: Updating) -> StepResult:
         """Take one optimizer step on the micro-batches `parts`. `rates` contains the learning rate of each parameter
@@ -174,17 +169,10 @@ class Zero(DataParallel):
             "gradient_clipping": float(args.max_grad_norm),
             "zero_allow_untested_optimizer": True,
         }
-
-    def prepare_reference(self, model: Any) -> Any:
-        import deepspeed
-
-        config = copy.deepcopy(self._accelerator.state.deepspeed_plugin.deepspeed_config)
-        if self.sharding != "zero3":
-            config["zero_optimization"]["stage"] = 0
-        config.pop("optimizer", None)
-        reference, *_ = deepspeed.initialize(model=model, config=config)
-        reference.eval()
-        return reference
+        # As with the other strategies, a step's micro-batches add up in float32. Stage 1 would use another optimizer
+        # class, which does not skip steps with non-finite gradients.
+        if plugin.zero_stage > 1:
+            plugin.deepspeed_config.setdefault("data_types", {}).setdefault("grad_accum_dtype", "fp32")
 
     def _update(self, updating: Updating) -> tuple[float, bool]:
         norm = self._model.get_global_grad_norm()
@@ -246,14 +234,14 @@ class FullySharded(DataParallel):
 
     def prepare(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
         names = {id(parameter): name for name, parameter in model.named_parameters()}
-        self._model = self.prepare_reference(model)
+        self._model = self._shard(model)
         sharded = dict(model.named_parameters())
         for group in optimizer.param_groups:  # the optimizer still refers to the parameters that the shards replaced
             group["params"] = [sharded[names[id(parameter)]] for parameter in group["params"]]
         self._optimizer = optimizer
         return self._model, self._optimizer
 
-    def prepare_reference(self, model: Any) -> Any:
+    def _shard(self, model: Any) -> Any:
         """Shard `model`. Each layer is a unit that is gathered only during its computation. The remaining modules
         (embedding, head) form another unit."""
         half = torch.bfloat16 if self._accelerator.mixed_precision == "bf16" else None
@@ -266,7 +254,7 @@ class FullySharded(DataParallel):
         for module in [each for each in model.modules() if type(each).__name__ in layers]:
             fully_shard(module, mesh=self._mesh, mp_policy=policy)
         # Resharding after forward is not the default for the outermost module. Without resharding, the module would
-        # keep old weights when the weights change between two passes (`PreviousPolicy`, loading a checkpoint).
+        # keep old weights when the weights change between two passes (`ReferencePolicy`, loading a checkpoint).
         fully_shard(model, mesh=self._mesh, mp_policy=policy, reshard_after_forward=True)
         model.to(self._accelerator.device)  # moves the buffers
         options = sharded_state.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)

@@ -20,7 +20,6 @@ evaluation's metrics. Of the flags in `control`, only `should_training_stop` and
 these flags must have the same value on all processes.
 """
 
-import dataclasses
 import gc
 import os
 import time
@@ -41,11 +40,11 @@ from rg_env.core.run_folder import free_folder
 from rg_env.errors import InputError
 from rg_env.inference.embedded.engine import EmbeddedEngine
 from rg_env.inference.models import processes
-from rg_env.inference.protocol import Engine, PromptEncoder, Sampling, prompt_lengths
+from rg_env.inference.protocol import Engine, PromptEncoder, prompt_lengths
 from rg_env.training.algorithms.loss import group_advantages
 from rg_env.training.algorithms.objective import Objective
 from rg_env.training.algorithms.optimizers import learning_rate, make_optimizer
-from rg_env.training.algorithms.policy import PreviousPolicy, check_liger, prepare_policy, reference_of, unwrapped
+from rg_env.training.algorithms.policy import ReferencePolicy, check_liger, prepare_policy, unwrapped
 from rg_env.training.checkpointing.checkpoints import Checkpoints, check_savable, rows_hash
 from rg_env.training.collectives import on_main, same_everywhere
 from rg_env.training.config.grpo import GRPOConfig
@@ -100,14 +99,14 @@ class GRPOTrainer:
         self.args = args = on_this_machine(args).for_rows(len(self.env.train_rows))
         self.processing_class, self.curriculum = processing_class, curriculum
         self.engine_config = engine if isinstance(engine, EngineConfig) else EngineConfig(kind=engine)
-        self.sampling = Sampling(**{field.name: getattr(args, field.name) for field in dataclasses.fields(Sampling)})
+        self.sampling = args.sampling
         self.output_dir = Path(args.output_dir or "outputs")
         if args.output_dir is not None:
             free_folder(args.output_dir, "", may_have_files=True)  # fail now rather than when training begins
         self.accelerator = make_accelerator(args)
         check_options(args, self.engine_config, self.env, curriculum)
         check_liger(args, self.accelerator.device)
-        encoder = PromptEncoder(processing_class)
+        encoder = PromptEncoder(processing_class, self.env.prompt_options.chat_template_kwargs)
         longest_prompt = self._check_rows(encoder)
         self._prepare_policy(model, peft_config, optimizers)
         self.engine = self._make_engine(encoder, longest_prompt)
@@ -156,22 +155,18 @@ class GRPOTrainer:
         set_seed(args.seed)  # seeds newly initialized adapters
         policy = prepare_policy(model, args, peft_config)
         check_savable(policy, self.processing_class)
-        reference = reference_of(policy, args)
         optimizer = optimizers[0] or make_optimizer(args, policy)
         self.scheduler = optimizers[1]
         self._peak_rates = [float(group["lr"]) for group in optimizer.param_groups]
         self.model, self.optimizer = self.strategy.prepare(policy, optimizer)
-        if reference is not None:
-            reference = self.strategy.prepare_reference(reference)
-        self.previous_policy = PreviousPolicy(policy) if args.kl_reference == "previous" else None
+        self.reference = ReferencePolicy(policy, previous=args.kl_reference == "previous") if args.beta else None
         self.metrics = StepMetrics()
         self.objective = Objective(
             args,
             accelerator,
             self.model,
             self.metrics,
-            reference=reference,
-            previous=self.previous_policy,
+            reference=self.reference,
             sampler_cap=engine.importance_sampling_cap if engine.importance_sampling_correction else None,
         )
 
@@ -285,8 +280,8 @@ class GRPOTrainer:
         return rollouts
 
     def _split(self, batch: dict[str, torch.Tensor]) -> list[dict[str, Any]]:
-        """Return this process's part of a batch, split for gradient accumulation. Rollouts keep their order, so a group's
-        rollouts share as few micro-batches, and thus forward passes over their prompt, as possible."""
+        """Return this process's part of a batch, split for gradient accumulation. Rollouts keep their order, so that a
+        group's rollouts share as few micro-batches, and thus forward passes over their prompt, as possible."""
         processes, device = self.accelerator.num_processes, self.accelerator.device
         share = len(batch["rewards"]) // processes
         part = slice(self.accelerator.process_index * share, (self.accelerator.process_index + 1) * share)
@@ -301,9 +296,8 @@ class GRPOTrainer:
         return [{name: values[number] for name, values in split.items()} for number in range(parts)]
 
     def _add_reference_logps(self, parts: list[dict[str, Any]]) -> None:
-        """Compute the previous policy's log-probabilities for the KL term, with the previous weights swapped into the
-        model."""
-        self.updating = self.previous_policy is not None
+        """Compute the reference policy's log-probabilities for the KL term, with its weights swapped into the model."""
+        self.updating = self.reference is not None
         self.consistent = not self.updating
         self.objective.add_reference_logps(parts)
         self.updating, self.consistent = False, True
@@ -331,8 +325,8 @@ class GRPOTrainer:
             self.micro_batches = None
         state.epoch = state.global_step / self.args.num_iterations / self._order.batches
         self.guard.count(result, state.global_step)
-        if self.previous_policy is not None and result.skipped is None:
-            self.previous_policy.advance()
+        if self.reference is not None and result.skipped is None:
+            self.reference.advance()
         costs = step_costs(time.perf_counter() - began, self._batch_tokens)
         self.checkpoints.take_snapshot()
         self.consistent = True
@@ -428,8 +422,8 @@ class GRPOTrainer:
         """Mark the trainer's state as inconsistent before the optimizer's update, and notify the callbacks before and
         after the update."""
         self.updating, self.consistent = True, False
-        if self.previous_policy is not None:
-            self.previous_policy.keep()
+        if self.reference is not None:
+            self.reference.keep()
         self.notify("on_pre_optimizer_step")
         yield
         self.notify("on_optimizer_step")
@@ -475,7 +469,7 @@ class GRPOTrainer:
             model,
             self.processing_class,
             config,
-            messages=first,
+            messages=first if isinstance(first, str) else encoder.chat(first),
             proof=encoder(first),
             longest=longest_prompt + args.max_tokens,
             strategy=self.strategy,

@@ -10,6 +10,7 @@ from v1_api import vf
 
 import rg_env
 from rg_env.adapters import as_environment
+from rg_env.adapters.v1 import SingleTurnEnvConfig
 from rg_env.core.grading.scoring import Rollout
 from rg_env.errors import InputError, UnknownNameError
 
@@ -70,6 +71,24 @@ def test_prompts_and_rewards_match_the_plain_environment(server: ChatServer, spl
         assert {name: reward.score for name, reward in episode.traces[0].rewards.items() if reward} == each.rewards
     sent = {body["messages"][-1]["content"]: body["messages"] for body in server.requests}
     assert [sent[row["question"]] for row in rows] == [row["prompt"] for row in rows]
+
+
+def test_requests_have_the_template_variables_and_stop_texts_of_the_taskset(server: ChatServer) -> None:
+    """Both are sampling settings of the agent, which prime-rl's client applies as well. The agent's own settings take
+    precedence."""
+    kwargs = {"enable_thinking": False}
+    run_tasks(rg_env.load_environment(**SMALL, chat_template_kwargs=kwargs), server)
+    assert [body["chat_template_kwargs"] for body in server.requests] == [kwargs] * 6
+    options = {"id": "rg-env", "chat_template_kwargs": kwargs, "stop": ["</answer>"]}
+    config = SingleTurnEnvConfig(taskset=options, agent={"sampling": {"temperature": 0.5}})
+    assert config.agent.sampling is not None
+    sampling = config.agent.sampling.model_dump(exclude_none=True)
+    assert sampling == {
+        "temperature": 0.5, "chat_template_kwargs": kwargs, "stop": ["</answer>"], "include_stop_str_in_output": True
+    }  # fmt: skip
+    own = SingleTurnEnvConfig(taskset=options, agent={"sampling": {"stop": ["x"]}}).agent.sampling
+    assert own is not None
+    assert own.model_dump()["stop"] == ["x"]
 
 
 def test_a_reward_that_raises_is_the_rollouts_error(server: ChatServer) -> None:

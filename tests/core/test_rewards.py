@@ -161,7 +161,7 @@ def test_a_reward_must_be_a_finite_number(value: Any) -> None:
 
 def test_a_weighted_reward_must_fit_in_float32() -> None:
     assert WeightedReward("large", lambda: 1e30, 1e7).value(make(), {}) == 1e30
-    with pytest.raises(RewardError, match=r"reward 'large' returned 1e\+30, above 1e38 with its weight -1e\+09; task leg"):
+    with pytest.raises(RewardError, match=r"'large' returned 1e\+30, above 1e38 with its weight -1e\+09; task leg"):
         WeightedReward("large", lambda: 1e30, -1e9).value(make(), {})
 
 

@@ -25,6 +25,7 @@ from rg_env.inference.protocol import Sampling
 
 KEY = "s3cret-key-of-somebody"
 """Value of MY_KEY, set in conftest.py."""
+PLAIN = Sampling(max_tokens=9)
 ESCAPES = "\x1b[31mred\x07\x9b\u202e"
 
 
@@ -38,14 +39,17 @@ def _run(url: str, folder: Path, *overrides: str) -> Results:
     return run_evaluation(_config(url, folder, *overrides))[0]
 
 
-def _ask(server: ChatServer, *, tries: int = 3, timeout_s: float = 10.0) -> Reply:
-    config = _config(server.url, Path("unused"), f"requests.tries={tries}", f"requests.timeout_s={timeout_s}")
+def _ask(
+    server: ChatServer, *overrides: str, tries: int = 3, timeout_s: float = 10.0, sampling: Sampling = PLAIN
+) -> Reply:
+    requests = (f"requests.tries={tries}", f"requests.timeout_s={timeout_s}")
+    config = _config(server.url, Path("unused"), *requests, *overrides)
 
     async def call() -> Reply:
         model = EvalModel(model="m", url=server.url, key_variable="MY_KEY")
         ready = await endpoint(model, config)
         async with ready.client() as client:
-            return await ready.reply(ChatRequest([{"role": "user", "content": "1+1?"}], Sampling(max_tokens=9)), client)
+            return await ready.reply(ChatRequest([{"role": "user", "content": "1+1?"}], sampling), client)
 
     return asyncio.run(call())
 
@@ -70,6 +74,30 @@ def test_a_reply_has_what_the_server_reports(chat: ChatServer) -> None:
     chat.reset(str, _first(JSONResponse(body)))
     assert _ask(chat) == Reply("2", "think", True, 10, 5, "no", "m-2025")
     assert _ask(chat) == Reply("1+1?", None, False, 10, 5, None, "m")
+
+
+def test_settings_outside_openais_api_are_sent_only_if_they_are_set(chat: ChatServer) -> None:
+    """Some endpoints reject unknown settings."""
+    _ask(chat)
+    plain = {"model": "m", "messages": [{"role": "user", "content": "1+1?"}], "temperature": 1.0, "top_p": 1.0}
+    assert chat.requests[-1] == {**plain, "max_tokens": 9}
+    kwargs = "prompt.chat_template_kwargs.enable_thinking=false"
+    _ask(chat, kwargs, sampling=Sampling(max_tokens=9, top_k=5, frequency_penalty=0.5, stop=("</answer>",)))
+    more = {
+        "top_k": 5,
+        "frequency_penalty": 0.5,
+        "stop": ["</answer>"],
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
+    assert chat.requests[-1] == {**plain, "max_tokens": 9, **more}
+
+
+def test_a_stop_text_that_vllm_removes_is_restored(chat: ChatServer) -> None:
+    """vLLM reports the text. Otherwise, the answer in "<answer>2" would be missing its closing tag."""
+    body = completion("<answer>2")
+    body["choices"][0]["stop_reason"] = "</answer>"
+    chat.reset(str, _first(JSONResponse(body)))
+    assert _ask(chat).text == "<answer>2</answer>"
 
 
 @pytest.mark.parametrize("text", [None, ""])

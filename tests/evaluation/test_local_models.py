@@ -172,10 +172,12 @@ def test_each_model_has_a_gpu_and_its_own_arguments(gpus: Gpus, tmp_path: Path) 
     adapters = {"base_model_name_or_path": "tiny", "r": 24, "rank_pattern": {"q_proj": 40}}
     (lora / "adapter_config.json").write_text(json.dumps(adapters))
     template = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}{{ m.content }}"
-    without = _model(tmp_path / "without", chat_template=template + "{% endfor %}")
+    end = "{% endfor %}{% if add_generation_prompt and enable_thinking %}<think>{% endif %}"
+    without = _model(tmp_path / "without", chat_template=template + end)
     (Path(without) / "chat_template.jinja").unlink(missing_ok=True)
     models = {"base": "tiny", "lora": str(lora), "without": without}
-    assert gpus.evaluate(models, "serving.vllm_args=[--max-model-len, '256']", n=3) == dict.fromkeys(models, 3)
+    own = ["prompt.chat_template_kwargs.enable_thinking=true", "sampling.stop=[x]"]
+    assert gpus.evaluate(models, "serving.vllm_args=[--max-model-len, '256']", *own, n=3) == dict.fromkeys(models, 3)
     assert {line["gpu"] for line in gpus.notes("start")} == {"0", "1"}
     started = {(start["model"], start["lora_modules"]): start for start in (n["start"] for n in gpus.notes("start"))}
     names = [(str(POLICY_DIR), None), (str(POLICY_DIR), f"adapter={lora}"), (without, None)]
@@ -186,8 +188,14 @@ def test_each_model_has_a_gpu_and_its_own_arguments(gpus: Gpus, tmp_path: Path) 
     assert sorted(line["request"] for line in requests) == 6 * [["system", "user"]] + 3 * [["user"]]
     # All settings are sent, so that no default of the server or the model applies.
     plain = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0,
-             "presence_penalty": 0.0, "frequency_penalty": 0.0}  # fmt: skip
-    assert all(line["sampling"] == {**plain, "max_tokens": line["sampling"]["max_tokens"]} for line in requests)
+             "presence_penalty": 0.0, "frequency_penalty": 0.0, "stop": ["x"], "include_stop_str_in_output": True,
+             "add_generation_prompt": True}  # fmt: skip
+    for line in requests:
+        kwargs = {} if "system" in line["request"] else {"chat_template_kwargs": {"enable_thinking": True}}
+        assert line["sampling"] == {**plain, **kwargs, "max_tokens": line["sampling"]["max_tokens"]}
+    # The third model's template opens a thinking section that the answers do not close.
+    statuses = {(r["model"], r["status"] == "no_answer") for r in json_lines(tmp_path / "results" / "rollouts.jsonl")}
+    assert statuses == {("base", False), ("lora", False), ("without", True)}
     assert gpus.running() == []
 
 

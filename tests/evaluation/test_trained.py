@@ -30,6 +30,8 @@ PROMPT = "Answer as <answer>N</answer>."
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("outputs") / "run"
     own = ["training.max_steps=1", "training.per_device_train_batch_size=8", "training.max_tokens=33", "seed=3",
+           "training.top_k=3", "training.min_p=0.01", "training.repetition_penalty=1.05",
+           "training.stop=['8</answer>']",
            "grading=partial", "splits.num_train_examples=64", "splits.num_eval_examples=12", "splits.eval_seed=5",
            f"prompt={{system_prompt: {json.dumps(PROMPT)}, placement: user}}",
            "rewards={correctness: 0.5, format: 0.2}",
@@ -73,12 +75,16 @@ def test_unset_options_are_those_of_the_run(run: Path, tmp_path: Path, capsys: p
     task = results.tasks["leg_counting"]
     assert (task.system_prompt, task.grading, task.sampling.max_tokens) == (PROMPT, "partial", 33)
     assert (task.sampling.temperature, task.sampling.rollouts_per_example, task.questions.n) == (0.8, 1, 5)
+    assert (task.sampling.top_k, task.sampling.min_p, task.sampling.repetition_penalty) == (3, 0.01, 1.05)
+    assert task.sampling.stop == ("8</answer>",)
     assert task.spec
     assert task.spec["config"].items() >= {"min_animals": 1, "max_animals": 2}.items()
     assert [model.source for model in task.models.values()] == ["tiny", str(run / "checkpoint-1")]
     (note,) = results.notes
     assert note.startswith(f"settings as in the training run of ours: prompt.system_prompt='{PROMPT}', prompt.")
     assert "rewards.correctness.weight=0.5" in note
+    assert "sampling.top_k=3" in note
+    assert "sampling.presence_penalty" not in note
     assert note in capsys.readouterr().out
     assert note in (folder / "summary.md").read_text()
     assert _all(folder).notes == [note]
@@ -122,6 +128,19 @@ def test_values_in_the_config_take_precedence(run: Path, tmp_path: Path) -> None
     assert as_trained(plain) == (plain, [])
     sized = _config(tmp_path, {"ours": str(run)}, "tasks={leg_counting: {config: {max_animals: 4}}}")
     assert as_trained(sized)[0].tasks["leg_counting"].config == {"max_animals": 4}
+
+
+@pytest.mark.slow
+def test_variables_of_the_chat_template_are_those_of_the_run(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "run")
+    arguments = yaml12.load((copy / "arguments.yaml").read_text())
+    prompt = arguments["eval_config"]["prompt"]
+    assert prompt["chat_template_kwargs"] == {}
+    prompt["chat_template_kwargs"] = {"enable_thinking": False}
+    (copy / "arguments.yaml").write_text(yaml12.to_yaml(arguments))
+    config, (note,) = as_trained(_config(tmp_path, {"ours": str(copy)}))
+    assert config.prompt.chat_template_kwargs == {"enable_thinking": False}
+    assert "prompt.chat_template_kwargs.enable_thinking=False" in note
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import pytest
 
 from rg_env.errors import InputError
 from rg_env.inference.chat_templates import end_ids, rejects_system_role
+from rg_env.inference.protocol import PromptEncoder
 
 BROKEN = "{{ raise_exception('no') }}"
 
@@ -76,3 +77,58 @@ def test_damaged_end_tokens_are_refused(eos: Any, tokenizer: Any) -> None:
     """The error names the file and the value."""
     with pytest.raises(InputError, match=r"generation_config\.json has eos_token_id=.*: use a token id or a list"):
         end_ids(model_with(eos), tokenizer)
+
+
+# Prompts
+
+
+THINKS = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}{% if not loop.last or m.role != 'assistant' %}[end]"
+    "{% endif %}{% endfor %}{% if add_generation_prompt %}[assistant]{% if enable_thinking is false %}<think></think>"
+    "{% else %}<think>\n{% endif %}{% endif %}"
+)
+"""A template that opens a thinking section, like those of R1 and Qwen3."""
+QUESTION = [{"role": "user", "content": "Use <think> tags: 1+1?"}]
+
+
+@pytest.fixture
+def thinking(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(tokenizer, "chat_template", THINKS)
+    return tokenizer
+
+
+def test_a_final_assistant_message_is_continued(tokenizer: Any, thinking: Any) -> None:
+    """The prompt ends with the message, which is also the start of the completion, in training and on a server."""
+    encoder = PromptEncoder(thinking)
+    prompt = [*QUESTION, {"role": "assistant", "content": "Let me think. <think>"}]
+    assert tokenizer.decode(encoder(prompt)).endswith("[assistant]Let me think. <think>")
+    assert encoder.prefix(prompt) == "Let me think. <think>"
+    assert encoder.chat(prompt) == {
+        "messages": prompt, "add_generation_prompt": False, "continue_final_message": True
+    }  # fmt: skip
+    assert encoder.chat(QUESTION) == {"messages": QUESTION, "add_generation_prompt": True}
+
+
+def test_a_template_that_drops_the_message_cannot_continue_it(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer, "chat_template", "{% for m in messages[:1] %}{{ m.content }}{% endfor %}")
+    with pytest.raises(InputError, match="the chat template cannot continue a final assistant message"):
+        PromptEncoder(tokenizer)([*QUESTION, {"role": "assistant", "content": "So"}])
+
+
+def test_the_thinking_section_that_a_template_opens_is_part_of_the_completion(thinking: Any) -> None:
+    """Tags in questions do not count. A prompt given as text counts if it ends with the tag."""
+    assert PromptEncoder(thinking).prefix(QUESTION) == "<think>\n"
+    assert PromptEncoder(thinking, {"enable_thinking": False}).prefix(QUESTION) == "<think></think>"
+    assert PromptEncoder(thinking).prefix("User: 1+1? Assistant: <think>\n") == "<think>"
+    assert PromptEncoder(thinking).prefix("Write <think> first") == ""
+    thinking.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    assert PromptEncoder(thinking).prefix(QUESTION) == ""
+
+
+def test_variables_of_the_template_can_be_set(thinking: Any) -> None:
+    """A variable that the template does not use is an error, because a misspelt one would change nothing."""
+    encoder = PromptEncoder(thinking, {"enable_thinking": False})
+    assert thinking.decode(encoder(QUESTION)).endswith("[assistant]<think></think>")
+    assert encoder.chat(QUESTION)["chat_template_kwargs"] == {"enable_thinking": False}
+    with pytest.raises(InputError, match=r"the chat template of \S+ does not use enable_thinkin, thinks: remove"):
+        PromptEncoder(thinking, {"enable_thinkin": False, "thinks": 1})

@@ -4,6 +4,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -56,6 +57,28 @@ def test_logprobs_match_a_direct_forward_pass(
     for prompt, got in zip(repeated, engine.generate(repeated, Sampling(max_tokens=24)), strict=True):
         check_logprobs(model, prompt, got)
     assert model.config._attn_implementation == attention
+
+
+def test_texts_in_stop_end_a_completion(engine: EmbeddedEngine, tokenizer: Any, prompts: list[list[int]]) -> None:
+    """A completion ends with the first token that completes such a text, and equals the start of the completion without
+    `stop`. The other completions of the batch go on."""
+    prompts, sampling = prompts[:3] * 2, Sampling(temperature=0.0, max_tokens=40)
+    stop = ("an", "= 3")
+    whole, ended = (engine.generate(prompts, replace(sampling, stop=texts)) for texts in ((), stop))
+    kinds = set()
+    for one, other in zip(whole, ended, strict=True):
+        count = len(other.token_ids)
+        assert other.token_ids == one.token_ids[:count]
+        text = tokenizer.decode(other.token_ids)
+        assert not any(each in tokenizer.decode(other.token_ids[:-1]) for each in stop)
+        stopped = any(each in text for each in stop)
+        kinds.add(stopped)
+        assert (
+            count < len(one.token_ids) or not stopped or any(tokenizer.decode(one.token_ids).endswith(s) for s in stop)
+        )
+        assert other.finish_reason == ("stop" if stopped else one.finish_reason)
+        assert stopped or count == len(one.token_ids)
+    assert True in kinds
 
 
 def test_logprobs_with_a_temperature(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:

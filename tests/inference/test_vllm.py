@@ -128,7 +128,7 @@ def test_malformed_answers_are_reported(serve: Any, body: dict[str, Any]) -> Non
     """Servers of other versions may return JSON of another form."""
     server = serve(tokenize=(200, body), completions=(200, body))
     with pytest.raises(ServerError, match="unexpected answer to /tokenize: "):
-        server.tokenize("m", [])
+        server.tokenize("m", {"messages": []})
     with pytest.raises(ServerError, match="unexpected answer to /v1/completions: "):
         server.logprobs("m", [5, 7, 8])
 

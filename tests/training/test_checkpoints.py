@@ -229,3 +229,19 @@ def test_weight_formats_that_cannot_be_loaded_are_refused_at_the_start(make_args
     accelerator: Any = SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=plugin), gradient_accumulation_steps=1)
     with pytest.raises(InputError, match="zero3_save_16bit_model: true in deepspeed_config"):
         Zero(accelerator, make_args())
+
+
+@pytest.mark.parametrize(
+    ("stage", "given", "expected"),
+    [(2, {}, "fp32"), (3, {}, "fp32"), (3, {"data_types": {"grad_accum_dtype": "bf16"}}, "bf16")],
+)
+def test_zero_adds_up_micro_batches_in_float32(
+    make_args: Any, stage: int, given: dict[str, Any], expected: str
+) -> None:
+    """DeepSpeed's default is the data type of the computation, which rounds small gradients away. A user's own value is
+    kept."""
+    plugin = SimpleNamespace(zero_stage=stage, zero3_save_16bit_model=True, deepspeed_config=given)
+    state = SimpleNamespace(deepspeed_plugin=plugin)
+    accelerator: Any = SimpleNamespace(state=state, gradient_accumulation_steps=1, num_processes=1)
+    Zero(accelerator, make_args())
+    assert plugin.deepspeed_config["data_types"] == {"grad_accum_dtype": expected}

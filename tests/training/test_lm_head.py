@@ -11,7 +11,7 @@ from peft import LoraConfig, get_peft_model
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import CohereConfig, GraniteConfig, LlamaConfig, LlamaForCausalLM
 
-from rg_env.training.algorithms.logprobs import Arrangement, _log_softmax, completion_logps
+from rg_env.training.algorithms.logprobs import Arrangement, _log_softmax, completion_logps, head_is_replaceable
 
 FIVE = 5 * SMALL["vocab_size"]
 """The number of logits of five positions."""
@@ -114,6 +114,7 @@ def test_hooks_of_the_head_see_all_hidden_states() -> None:
     """Hooks run once per pass, as without chunks; examples/train_actor_critic.py relies on this."""
     model = build("llama")
     ids, mask = batch()
+    assert head_is_replaceable(model)  # as a trainer finds out first
     hidden_states: dict[int, list[torch.Tensor]] = {FIVE: [], WHOLE: []}
     for chunk, seen in hidden_states.items():
         with model.lm_head.register_forward_pre_hook(lambda head, inputs, seen=seen: seen.append(inputs[0])):
@@ -173,6 +174,20 @@ def test_unknown_changes_to_logits_are_computed_without_chunks() -> None:
     """A model that changes its logits in an unknown way gets correct numbers, at the cost of memory."""
     model = Unknown(copy.deepcopy(FAMILIES["llama"]))
     same(outcome(model, FIVE), outcome(model, WHOLE))
+
+
+@pytest.mark.parametrize("kind", ["known", "unknown"])
+def test_the_number_of_forward_passes_does_not_depend_on_the_number_of_logits(kind: str) -> None:
+    """Ranks whose passes are below and above the limit on logits make the same number of passes, which ZeRO-3 and FSDP2
+    need. Whether a model changes its logits in an unknown way is found out once."""
+    model = Unknown(copy.deepcopy(FAMILIES["llama"])) if kind == "unknown" else build("llama")
+    assert head_is_replaceable(model) is (kind == "known")
+    passes = list[int]()
+    model.register_forward_hook(lambda *_: passes.append(1))
+    outcome(model, WHOLE)
+    whole = len(passes)
+    outcome(model, FIVE)
+    assert len(passes) == 2 * whole > 0
 
 
 def test_gradients_under_bf16_autocast_are_added_up_in_float32() -> None:

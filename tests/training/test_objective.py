@@ -1,5 +1,6 @@
 """The terms of the loss, and the trainer's options that change it."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, TrainerCallback
 
 from rg_env import Environment
+from rg_env.errors import InputError
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import GRPOConfig, GRPOTrainer
-from rg_env.training.algorithms.loss import equal_rewards, group_advantages, policy_terms
+from rg_env.training.algorithms.loss import equal_rewards, group_advantages, importance_ratios, policy_terms
 from rg_env.training.algorithms.objective import Objective
-from rg_env.training.algorithms.policy import PreviousPolicy
+from rg_env.training.algorithms.policy import ReferencePolicy
 from rg_env.training.rollouts import Rollouts
 
 
@@ -92,6 +94,62 @@ def test_loss_and_gradient_match_the_formula(
     assert (gradient(model, loss) - expected_gradient).norm() < 1e-4 * expected_gradient.norm()
 
 
+def moved_logps(trainer: Any, micro_batch: dict[str, Any], by: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Set `old_logps` to log-probabilities that differ from the policy's by up to `by`, and return the policy's
+    log-probabilities, with gradients, as plain logits give them, and the log-ratios."""
+    ids = micro_batch["input_ids"]
+    logps = trainer.model(ids).logits[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None]).squeeze(2)
+    moved = by * (2 * torch.rand(logps.shape, generator=torch.Generator().manual_seed(0)) - 1)
+    micro_batch["old_logps"] = logps.detach() - moved
+    return logps, logps - micro_batch["old_logps"]
+
+
+@pytest.mark.parametrize("loss_type", ["grpo", "dapo"])
+def test_sequence_level_ratios_match_the_formula(
+    make_trainer: Any, micro_batch: dict[str, Any], loss_type: Any
+) -> None:
+    """GSPO (Zheng et al., 2025, arXiv:2507.18071, equations 5 and 7): the mean over rollouts of `min(s A, clip(s) A)`,
+    where s is the geometric mean of the token ratios. With "dapo", rollouts are weighted by their number of tokens."""
+    trainer = make_trainer(loss_type=loss_type, importance_sampling_level="sequence", epsilon=0.03, epsilon_high=0.05)
+    _, log_ratio = moved_logps(trainer, micro_batch, 0.8)
+    mask, advantages = micro_batch["loss_mask"], micro_batch["advantages"]
+    lengths = mask.sum(1)
+    # Of the three rollouts with an advantage, the first is clipped.
+    change = (log_ratio.detach() * mask).sum(1) / lengths - torch.tensor([0.0, 0.2, 0.0, 0.2, 0.02, 0.0])
+    micro_batch["old_logps"] += change[:, None]
+    s = (((log_ratio - change[:, None]) * mask).sum(1) / lengths).exp()
+    terms = -torch.min(s * advantages, s.clamp(0.97, 1.05) * advantages)
+    expected = terms.mean() if loss_type == "grpo" else (terms * lengths).sum() / micro_batch["batch_tokens"][0]
+    expected_gradient = gradient(trainer.model, expected)
+    assert expected_gradient.norm() > 0
+    loss = trainer.objective(micro_batch)
+    torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-4)
+    assert (gradient(trainer.model, loss) - expected_gradient).norm() < 1e-4 * expected_gradient.norm()
+
+
+def test_cispo_matches_the_formula(make_trainer: Any, micro_batch: dict[str, Any]) -> None:
+    """MiniMax-M1 (2025, arXiv:2506.13585, equations 4 and 5): `sg(min(r, 1 + high)) A log p`, averaged over all tokens
+    of the step. Clipped tokens keep their gradient."""
+    trainer = make_trainer(loss_type="cispo", epsilon_high=0.25)
+    logps, log_ratio = moved_logps(trainer, micro_batch, 0.8)
+    mask, ratio = micro_batch["loss_mask"], log_ratio.detach().exp()
+    assert (ratio[mask] > 1.25).any()
+    terms = ratio.clamp(max=1.25) * micro_batch["advantages"][:, None] * logps
+    expected = -(terms * mask).sum() / micro_batch["batch_tokens"][0]
+    expected_gradient = gradient(trainer.model, expected)
+    loss = trainer.objective(micro_batch)
+    torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-4)
+    assert (gradient(trainer.model, loss) - expected_gradient).norm() < 1e-4 * expected_gradient.norm()
+    used = mask & (micro_batch["advantages"] != 0)[:, None]
+    clipped = trainer.metrics.take()["clip_ratio/high_mean"]
+    assert clipped == pytest.approx(((ratio > 1.25) & used).sum().item() / used.sum().item())
+
+
+def test_cispo_has_no_two_sided_clipping(make_args: Any) -> None:
+    with pytest.raises(InputError, match=r"delta.*has no effect with loss_type=cispo"):
+        make_args(loss_type="cispo", delta=2.0)
+
+
 def test_the_kl_term_is_relative_to_the_initial_model(make_trainer: Any, micro_batch: dict[str, Any]) -> None:
     """The KL term is beta times the mean of `exp(d) - d - 1` over the tokens of all rows, where `d` is the log-ratio of
     the initial model and the policy."""
@@ -110,6 +168,7 @@ def test_the_kl_term_is_relative_to_the_initial_model(make_trainer: Any, micro_b
     assert kl > 0.01
     tokens = micro_batch["batch_tokens"][0]
     expected = by_the_formula(trainer.model, micro_batch, "dapo", 0) + 0.3 * kl * mask.sum() / tokens
+    trainer.objective.add_reference_logps([micro_batch])
     torch.testing.assert_close(trainer.objective(micro_batch), expected.detach(), atol=1e-5, rtol=1e-4)
     assert trainer.metrics.take()["kl"] == pytest.approx(kl.item(), rel=1e-3)
 
@@ -212,7 +271,9 @@ def test_the_first_update_does_not_depend_on_the_micro_batch(tokenizer: Any, mak
 
         class Watch(TrainerCallback):
             def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-                gradients.append(torch.cat([each.grad.flatten() for each in model.parameters() if each.grad is not None]))
+                gradients.append(
+                    torch.cat([each.grad.flatten() for each in model.parameters() if each.grad is not None])
+                )
 
         before = torch.cat([each.detach().flatten() for each in model.parameters()])
         trainer.add_callback(Watch())
@@ -300,6 +361,20 @@ def test_off_policy_rows_have_no_policy_term(make_trainer: Any, micro_batch: dic
     assert trainer.metrics.take()["off_policy_masked"] == pytest.approx(1 / 3)  # relative to the rows with an advantage
 
 
+@pytest.mark.parametrize("truncation", [{"top_p": 0.5}, {"top_k": 2}, {"min_p": 0.5}, {"repetition_penalty": 1.3}])
+def test_truncated_sampling_masks_no_rollout_of_the_current_policy(
+    make_trainer: Any, truncation: dict[str, Any]
+) -> None:
+    """The sampler's log-probabilities are those of a truncated distribution, so they are not compared with the
+    policy's, which has not moved since sampling."""
+    trainer = make_trainer(max_steps=1, off_policy_mask_threshold=0.01, learning_rate=1e-6, **truncation)
+    trainer.train()
+    (log,) = trainer.state.log_history
+    assert log["grad_norm"] > 0
+    assert log["off_policy_masked"] == 0
+    assert "sampling/logp_difference" not in log
+
+
 # --- importance sampling correction
 
 
@@ -334,6 +409,49 @@ def test_a_micro_batch_without_a_useful_row_has_no_metrics(make_trainer: Any, mi
     together = figures()
     trainer.objective(micro_batch)
     assert together == figures()
+
+
+# --- KL to the policy at the start
+
+
+@pytest.mark.parametrize("kind", ["trained adapters", "trained biases", "all weights"])
+def test_the_reference_is_the_policy_at_the_start(make_trainer: Any, model: Any, kind: str) -> None:
+    """The KL is 0 at first, also for adapters that had been trained before, and then equals that to a copy of the
+    policy at the start, also if biases of the base model are trained."""
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(
+        r=4, target_modules="all-linear", task_type="CAUSAL_LM", bias="all" if "bias" in kind else "none"
+    )
+    if "bias" in kind:
+        for layer in model.model.layers:
+            layer.mlp.up_proj.bias = torch.nn.Parameter(torch.zeros(model.config.intermediate_size))
+    given = {"model": model, "peft_config": config} if "bias" in kind else {"model": model}
+    if "adapters" in kind:
+        given["model"] = get_peft_model(model, config)
+        for name, parameter in given["model"].named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(parameter, std=0.3)
+    trainer = make_trainer(
+        **given, beta=0.1, max_steps=3, learning_rate=1e-2, lr_scheduler_type="constant", num_iterations=3,
+        per_device_train_batch_size=16,
+    )  # fmt: skip
+    start, expected = copy.deepcopy(trainer.model), list[float]()
+
+    def noting(part: dict[str, Any]) -> Any:
+        ids, mask = part["input_ids"], part["loss_mask"]
+        with torch.no_grad():
+            ours, theirs = (trainer.objective.logps(each, ids, mask) for each in (trainer.model, start))
+        terms = (theirs - ours).exp() - (theirs - ours) - 1
+        expected.append(((terms * mask).sum() / mask.sum()).item())
+        return trainer.objective(part)
+
+    trainer._loss = noting
+    trainer.train()
+    logged = [line["kl"] for line in trainer.state.log_history]
+    assert logged[0] == 0
+    assert logged[2] > 0.001
+    assert logged == pytest.approx(expected, rel=1e-3, abs=1e-7)
 
 
 # --- KL to the previous policy
@@ -375,7 +493,7 @@ def test_the_reference_is_the_policy_before_the_last_update(make_trainer: Any) -
 
 def test_weights_are_swapped_in_and_out(model: Any, tmp_path: Path) -> None:
     """The previous weights can be swapped in and out, also after resuming from a checkpoint."""
-    previous = PreviousPolicy(model)
+    previous = ReferencePolicy(model, previous=True)
     before = model.lm_head.weight.detach().clone()
     previous.keep()
     assert not previous.known
@@ -383,7 +501,7 @@ def test_weights_are_swapped_in_and_out(model: Any, tmp_path: Path) -> None:
     previous.write(tmp_path, 0)
     with torch.no_grad():
         model.lm_head.weight.mul_(2)
-    resumed = PreviousPolicy(model)
+    resumed = ReferencePolicy(model, previous=True)
     resumed.read(tmp_path, 0)
     for each in (previous, resumed):
         with each.in_place():
@@ -398,7 +516,7 @@ def test_only_adapters_are_kept(make_trainer: Any) -> None:
     config = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
     trainer = make_trainer(beta=0.1, kl_reference="previous", peft_config=config, max_steps=2, learning_rate=1e-2)
     trainer.train()
-    kept = trainer.previous_policy._kept
+    kept = trainer.reference._kept
     assert kept
     assert all("lora_" in name for name in kept)
     assert trainer.state.log_history[1]["kl"] > 0
@@ -411,10 +529,11 @@ def test_clipping() -> None:
     """A ratio beyond its bound does not lower the loss further; a bound that would lower the loss is not applied."""
     old = torch.zeros(2, 3)
     logps = torch.log(torch.tensor([[0.5, 1.0, 2.0], [0.5, 1.0, 2.0]]))
-    values, clipped = policy_terms(logps, old, torch.tensor([1.0, -1.0]), low=0.2, high=0.3)
+    ratio = importance_ratios(logps, old, torch.ones(2, 3), "token")
+    values, clipped = policy_terms(ratio, torch.tensor([1.0, -1.0]), low=0.2, high=0.3)
     torch.testing.assert_close(values, torch.tensor([[-0.5, -1.0, -1.3], [0.8, 1.0, 2.0]]))
     assert clipped.tolist() == [[0, 0, 1], [-1, 0, 0]]
-    bounded, _ = policy_terms(logps, old, torch.tensor([1.0, -1.0]), low=0.2, high=0.3, delta=1.5)
+    bounded, _ = policy_terms(ratio, torch.tensor([1.0, -1.0]), low=0.2, high=0.3, delta=1.5)
     assert bounded[1, 2].item() == pytest.approx(1.5)
 
 

@@ -143,7 +143,7 @@ SHARDED = """
 import deepspeed
 from peft import LoraConfig
 from safetensors.torch import load_file
-from rg_env.training.algorithms.policy import PreviousPolicy
+from rg_env.training.algorithms.policy import ReferencePolicy
 
 policy = load_policy("tiny")
 parameters = dict(policy.model.named_parameters())
@@ -172,7 +172,7 @@ def update():
     engine.step()
 
 
-previous, before = PreviousPolicy(other), logits()
+previous, before = ReferencePolicy(other, previous=True), logits()
 previous.keep()
 update()
 previous.advance()

@@ -154,7 +154,7 @@ def test_ctrl_c_never_corrupts_the_previous_policy(fresh: Any, tmp_path: Path, c
     none = EvaluationPlan(before=False, after=False, every=0)
     train(fresh("unbroken", **options), evaluation=none)
     first = fresh("broken", **options)
-    swap, loss_of, calls = first.previous_policy._swap, first._loss, {"swap": 0, "loss": 0}
+    swap, loss_of, calls = first.reference._swap, first._loss, {"swap": 0, "loss": 0}
 
     def now(kind: str, number: int, moment: str) -> None:
         if (calls[kind], moment) == (number, comes):
@@ -171,7 +171,7 @@ def test_ctrl_c_never_corrupts_the_previous_policy(fresh: Any, tmp_path: Path, c
         now("loss", 6, "before the update")
         return loss_of(part)
 
-    first.previous_policy._swap, first._loss = swapping, computing
+    first.reference._swap, first._loss = swapping, computing
     results = train(first, evaluation=none)
     assert (results["interrupted"], results["steps"] < 4) == (True, True)
     second = fresh("broken", **options)

@@ -135,6 +135,23 @@ def test_rollouts_are_scored_one_batch_at_a_time(tokenizer: Any) -> None:
     assert most == [1]
 
 
+def test_an_answer_in_a_thinking_section_that_the_template_opened_does_not_count(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A completion that ends inside the section has no answer, as if it had opened the section itself."""
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}<think>\n{% endif %}"
+    monkeypatch.setattr(tokenizer, "chat_template", template)
+    texts = ["Maybe <answer>2</answer> or", "So 2.</think> <answer>2</answer>"]
+    completions = [Completion(ids, [-1.0] * len(ids), "length") for ids in tokenizer(texts)["input_ids"]]
+    engine = Scripted(completions, tokenizer.eos_token_id)
+    env = Environment([ROWS[1]], rewards=["correctness", "think_format"])
+    rollouts = RolloutSampler(env, engine, PromptEncoder(tokenizer)).sample(list(env.train_rows) * 2, Sampling())
+    assert [scored.rewards for scored in rollouts.scored] == [
+        {"correctness": 0, "think_format": 0}, {"correctness": 1, "think_format": 1}
+    ]  # fmt: skip
+    assert rollouts.rollouts[0].score.status == "no_answer"
+
+
 def test_only_the_last_end_token_is_removed(tokenizer: Any) -> None:
     ids = tokenizer("a b")["input_ids"]
     assert PromptEncoder(tokenizer).decode([[*ids, ids[-1]], [*ids], []], frozenset({ids[-1]})) == [

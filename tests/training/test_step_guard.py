@@ -108,7 +108,7 @@ def test_a_skipped_step_leaves_the_previous_policy_as_it_is(fresh: Any) -> None:
     before = {name: weight.clone() for name, weight in trainer.model.state_dict().items()}
     Poison(trainer.model, {2})
     trainer.train()
-    with trainer.previous_policy.in_place():
+    with trainer.reference.in_place():
         assert all(torch.equal(weight, before[name]) for name, weight in trainer.model.state_dict().items())
 
 

@@ -341,11 +341,15 @@ class PromptConfig(Section):
     preamble: str = ""
     """Additional text at the start of the system message, before `system_prompt` if `placement` is "system". Default:
     no additional text."""
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Variables of the model's chat template, such as `{enable_thinking: false}` for Qwen3. Default: the template's own
+    defaults."""
 
     @property
     def arguments(self) -> dict[str, Any]:
         """The section as arguments of an environment."""
-        return {"system_prompt": self.system_prompt, "prompt_placement": self.placement, "preamble": self.preamble}
+        names = {"placement": "prompt_placement"}
+        return {names.get(name, name): getattr(self, name) for name in type(self).model_fields}
 
 
 class RewardConfig(Section):

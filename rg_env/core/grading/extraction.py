@@ -12,9 +12,10 @@ A `<think>` inside an answer is part of the answer's text. Text outside `<answer
 four tags have no alternative spellings, so `<thinking>`, `<THINK>` and `<answer >` are plain text. Extraction is a
 single pass over the tags, so it takes linear time for any text.
 
-Limitation: if `<think>` is in the prompt and the completion is truncated while the model is still thinking, the
-completion contains no thinking tags, and an `<answer>` in the thinking section counts. A server with a reasoning parser
-avoids this limitation by separating the thinking from the answer.
+If `<think>` is in the prompt and the completion ends while the model is still thinking, the completion contains no
+thinking tags. The trainer and evaluations of local models know the prompt, and pass its end with the completion
+(`Rollout.prefix`), so an `<answer>` in the thinking section does not count. For endpoints and in other frameworks, the
+end of the prompt is unknown. A server with a reasoning parser separates the thinking from the answer.
 """
 
 import re

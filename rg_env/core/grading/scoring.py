@@ -149,6 +149,9 @@ class Rollout:
     """Natural logarithms of the probabilities with which `token_ids` were sampled; empty if unknown."""
     row: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """The row, with all of the user's columns; empty if unknown."""
+    prefix: str = ""
+    """Start of the model's turn that is already in the prompt, such as the `<think>` of a chat template. The answer is
+    extracted as if the completion began with it."""
 
     @property
     def task(self) -> str:
@@ -162,7 +165,7 @@ class Rollout:
         """The answer extracted from the text."""
         found: Extraction | None = vars(self).get("_extraction")
         if found is None:
-            found = vars(self)["_extraction"] = extract(self.text)
+            found = vars(self)["_extraction"] = extract(self.prefix + self.text)
         return found
 
     @property

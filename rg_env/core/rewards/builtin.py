@@ -49,10 +49,10 @@ def think_format(rollout: Rollout, *, opened: bool = False) -> float:
     Only whitespace may precede or separate the blocks. Text may follow the blocks, but it must not contain <think> or
     <answer> tags.
 
-    Set `opened` if the chat template ends the prompt with <think>, as it does for R1-style models. The completion then
-    starts inside the block.
+    If the chat template ends the prompt with <think>, as it does for R1-style models, the completion starts inside the
+    block. The trainer and evaluations of local models detect this. Set `opened` in other frameworks.
     """
-    text = f"<think>{rollout.text}" if opened else rollout.text
+    text = f"<think>{rollout.text}" if opened or _opens(rollout) else rollout.text
     tags = list(_TAG.finditer(text))
     if [tag.group() for tag in tags] != _THINK_THEN_ANSWER or rollout.extraction.status != "ok":
         return 0.0
@@ -67,8 +67,13 @@ def tag_count(rollout: Rollout, *, opened: bool = False) -> float:
 
     `opened` has the same meaning as in `think_format`.
     """
-    tags = [*(["<think>"] if opened else []), *_TAG.findall(rollout.text)]
+    tags = [*(["<think>"] if opened or _opens(rollout) else []), *_TAG.findall(rollout.text)]
     return sum(tags.count(tag) == 1 for tag in _THINK_THEN_ANSWER) / 4
+
+
+def _opens(rollout: Rollout) -> bool:
+    """Whether the prompt ends with <think>."""
+    return rollout.prefix.rstrip().endswith("<think>")
 
 
 @reward

@@ -7,7 +7,7 @@
 A reward is a named function of a rollout. The function requests inputs by parameter name. The available names are
 `rollout` (the complete `Rollout`, extracted and scored) and the names that Verifiers uses: prompt, completion, answer
 (the gold answer), state, task, info and parser. Other parameters must have defaults and can be set with `options`. A
-reward returns a number, which must be from -1e38 to 1e38 (the range of float32) and by convention is in [-1, 1]. A reward may be async.
+reward returns a number, which must be from -1e38 to 1e38 and by convention is in [-1, 1]. A reward may be async.
 """
 
 import asyncio
@@ -83,7 +83,9 @@ class WeightedReward(NamedTuple):
     def _checked(self, value: object, where: str) -> float:
         found = checked_value(self.name, value, where, self.function)
         if abs(self.weight * found) > _MAX_VALUE:
-            raise RewardError(f"reward {self.name!r} returned {found:g}, above 1e38 with its weight {self.weight:g}; {where}")
+            raise RewardError(
+                f"reward {self.name!r} returned {found:g}, above 1e38 with its weight {self.weight:g}; {where}"
+            )
         return found
 
     def _is_open(self, rollout: Rollout) -> bool:

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, StopStringCriteria
 
 from rg_env.errors import EngineError, InputError
 from rg_env.inference.chat_templates import end_ids, require_chat_template
@@ -73,6 +73,8 @@ class EmbeddedEngine(Engine):
         self._cache_name = "cache" if "cache" in self._accepted else "past_key_values"  # renamed in transformers 5.24
         self.max_batch_size = max_batch_size
         self.end_ids = end_ids(model, tokenizer)
+        self._tokenizer = tokenizer
+        self._stop_criteria: dict[tuple[str, ...], StopStringCriteria] = {}
         self._seed = seed
         self._generator: torch.Generator | None = None
         self._one_at_a_time = threading.RLock()
@@ -221,6 +223,7 @@ class EmbeddedEngine(Engine):
             sampler = Sampler(sampling, prompts, logits.shape[1], device, self.generator)
             ends = torch.tensor(sorted(self.end_ids), dtype=torch.long, device=device)
             limits = torch.tensor(rooms, device=device)
+            stop_criterion = self._stop_criterion(sampling.stop)
             # Results stay on the device until the end because copying them at each step would stall an accelerator.
             all_ids = ids.new_zeros(len(prompts), longest)
             all_logprobs = logits.new_zeros(len(prompts), longest, dtype=torch.float32)
@@ -235,6 +238,9 @@ class EmbeddedEngine(Engine):
                 all_ids[active, step], all_logprobs[active, step] = tokens, logprobs
                 lengths[active] += running
                 stops = torch.isin(tokens, ends)
+                if stop_criterion is not None:
+                    since = max(0, step + 1 - stop_criterion.maximum_token_len)
+                    stops |= stop_criterion(all_ids[active, since : step + 1], None)
                 stopped[active] |= running & stops
                 running = running & ~stops & (step + 1 < limits)
                 left = len(running) if (step + 1) % check_every else int(running.sum())
@@ -254,6 +260,12 @@ class EmbeddedEngine(Engine):
             Completion(row[:length], logprob[:length], "stop" if stop else "length")
             for row, logprob, length, stop in zip(*columns, strict=True)
         ]
+
+    def _stop_criterion(self, stop: tuple[str, ...]) -> StopStringCriteria | None:
+        """Return a function that finds the rows of tokens that have just completed a text in `stop`."""
+        if stop and stop not in self._stop_criteria:
+            self._stop_criteria[stop] = StopStringCriteria(self._tokenizer, list(stop))
+        return self._stop_criteria.get(stop)
 
     def _forward(
         self, ids: torch.Tensor, valid: torch.Tensor, positions: torch.Tensor, cache: GrowingCache, fast: bool

@@ -5,7 +5,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -30,7 +30,8 @@ HTTP needs no certificates."""
 
 def request_fields(sampling: Sampling) -> dict[str, Any]:
     """Return all sampling settings as fields of a request to vLLM, so that the server's defaults do not apply."""
-    return {**vars(sampling), "top_k": sampling.top_k if sampling.top_k > 0 else -1}
+    fields = {**vars(sampling), "top_k": sampling.top_k if sampling.top_k > 0 else -1, "stop": list(sampling.stop)}
+    return {**fields, "include_stop_str_in_output": True} if sampling.stop else fields
 
 
 def in_daemon_thread(act: Callable[[], T], name: str) -> "Future[T]":
@@ -149,9 +150,9 @@ class VllmServer:
             return str(probe.getsockname()[0])
         return "127.0.0.1"
 
-    def tokenize(self, model: str, messages: list[dict[str, Any]]) -> list[int]:
-        """Return the token ids of the prompt that the server renders from chat `messages`."""
-        body = {"model": model, "messages": messages, "add_generation_prompt": True}
+    def tokenize(self, model: str, chat: Mapping[str, Any]) -> list[int]:
+        """Return the token ids of the prompt that the server renders from `chat` (see `PromptEncoder.chat`)."""
+        body = {"model": model, **chat}
         return self._ask("/tokenize", "cannot tokenize", lambda answer: list(map(int, answer["tokens"])), body)
 
     def logprobs(self, model: str, ids: Sequence[int]) -> list[float]:

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -46,22 +47,50 @@ def token_logps(
         temperature: the logits are divided by this value.
         logits_per_chunk: maximum number of logits in memory at once.
     """
-    causal = next((module for module in model.modules() if isinstance(module, PreTrainedModel)), None)
+    causal = _causal(model)
     vocabulary = 0 if causal is None else causal.config.get_text_config(decoder=True).vocab_size
-    if causal is not None and chosen.numel() * vocabulary > logits_per_chunk:
+    large = chosen.numel() * vocabulary > logits_per_chunk
+    if causal is not None and large and head_is_replaceable(model, "logits_to_keep" in inputs):
         chunk = max(1, logits_per_chunk // vocabulary)
         with _head_replaced(causal, chosen, tokens, temperature, entropy, chunk) as outputs:
-            shown = model(**inputs).logits
+            model(**inputs)
         values = outputs[0][0]
-        # The model has processed these values as if they were logits. If the model's output differs from the result of
-        # `_processed`, the model transforms its logits in another way, and the values are recomputed by a method that
-        # works for any model.
-        expected = _processed(causal, values.detach()).float().flatten()
-        shown = shown.detach().flatten().float()
-        if shown.shape == expected.shape and torch.allclose(shown, expected, rtol=1e-2, atol=1e-2, equal_nan=True):
-            return values if entropy else values[:, 0]
+        return values if entropy else values[:, 0]
     values = _log_softmax(model(**inputs).logits[chosen], tokens, temperature, entropy)
     return values if entropy else values[:, 0]
+
+
+_REPLACEABLE: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
+"""Results of `head_is_replaceable`."""
+_PROBE_TOKENS = 4
+
+
+@torch.no_grad()
+def head_is_replaceable(model: torch.nn.Module, keeps: bool = True) -> bool:
+    """Whether `model` processes its logits only in ways that `_processed` repeats, so that its head can be replaced.
+
+    The result is computed once per model, in a short forward pass (with `logits_to_keep` if `keeps` is True). With
+    several processes, all of them must make the first call together: whether a later pass is large enough for a
+    replaced head differs between ranks, and must not change their number of forward passes.
+    """
+    causal = _causal(model)
+    if causal is None:
+        return False
+    if causal not in _REPLACEABLE:
+        ids = torch.arange(1, _PROBE_TOKENS + 1, device=causal.device)[None]
+        inputs = {"input_ids": ids, "use_cache": False, **({"logits_to_keep": _PROBE_TOKENS} if keeps else {})}
+        chosen = torch.ones_like(ids, dtype=torch.bool)
+        with _head_replaced(causal, chosen, ids[0], 1.0, False, _PROBE_TOKENS) as outputs:
+            shown = model(**inputs).logits.flatten().float()
+        # The model has processed the log-probabilities as if they were logits.
+        expected = _processed(causal, outputs[0]).flatten().float()
+        same = shown.shape == expected.shape and torch.allclose(shown, expected, rtol=1e-2, atol=1e-2)
+        _REPLACEABLE[causal] = same
+    return _REPLACEABLE[causal]
+
+
+def _causal(model: torch.nn.Module) -> PreTrainedModel | None:
+    return next((module for module in model.modules() if isinstance(module, PreTrainedModel)), None)
 
 
 @contextmanager

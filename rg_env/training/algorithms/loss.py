@@ -1,15 +1,18 @@
 """Compute advantages and the GRPO loss from rewards and log-probabilities, independently of the model and the trainer.
 
-The loss `L = -min(r A, clip(r) A) w + beta KL` is averaged according to `loss_type`:
+The loss `L = -min(r A, clip(r) A) w + beta KL` (`policy_terms`, or `cispo_terms` for "cispo") is averaged according to
+`loss_type`:
 
 - "grpo": over each row's tokens, then over rows (Shao et al., 2024, arXiv:2402.03300)
 - "bnpo": over the micro-batch's tokens
 - "dapo": over all tokens in the step's rollouts, so that tokens have the same weight in every micro-batch (Yu et al.,
   2025, arXiv:2503.14476, section 3.3)
+- "cispo": like "dapo" (MiniMax, 2025, MiniMax-M1, arXiv:2506.13585)
 - "dr_grpo": by dividing the sum by the number of rows times a constant length (Liu et al., 2025, arXiv:2503.20783)
 
-`r` is the ratio of a token's probability under the current policy to its probability at the start of the batch, `A` is
-the advantage, and `w` corrects for rollouts that were not sampled from the policy being trained.
+`r` is the ratio of a token's probability under the current policy to its probability at the start of the batch, or the
+geometric mean of these ratios over the completion (`importance_ratios`). `A` is the advantage, and `w` corrects for
+rollouts that were not sampled from the policy being trained.
 """
 
 from typing import Literal
@@ -62,8 +65,8 @@ def mean_loss(
 
     Args:
         rows, tokens: number of rows in the micro-batch, and number of its tokens that contribute to the loss (for
-            "dapo", the mean over the step's micro-batches). Rows that are missing from `values` count toward both
-            numbers.
+            "dapo" and "cispo", the mean over the step's micro-batches). Rows that are missing from `values` count
+            toward both numbers.
         max_length: constant length for "dr_grpo".
     """
     if loss_type == "grpo":
@@ -72,32 +75,58 @@ def mean_loss(
     return total / (rows * max_length) if loss_type == "dr_grpo" else total / tokens.clamp(min=1.0)
 
 
-def policy_terms(
-    logps: torch.Tensor,
-    old_logps: torch.Tensor,
-    advantages: torch.Tensor,
-    *,
-    low: float,
-    high: float,
-    delta: float | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return each token's loss, and whether the token's ratio was clipped (-1 if too low, 1 if too high, 0 if not
-    clipped), both with shape (B, T).
+def importance_ratios(
+    logps: torch.Tensor, old_logps: torch.Tensor, mask: torch.Tensor, level: Literal["token", "sequence"]
+) -> torch.Tensor:
+    """Return the probability ratios of tokens `(B, T)`, or with the level "sequence" those of completions `(B, 1)`,
+    normalized by length: `(p(completion) / p_old(completion)) ** (1 / length)` (Zheng et al., 2025, GSPO,
+    arXiv:2507.18071, equation 7).
 
     Args:
         logps, old_logps: log-probabilities (B, T) under the current policy, and under the policy at the start of the
             batch.
+        mask: (B, T), 1 for tokens that contribute to the loss.
+    """
+    log_ratio = logps - old_logps
+    if level == "sequence":
+        log_ratio = (log_ratio * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
+    return torch.exp(log_ratio)
+
+
+def policy_terms(
+    ratio: torch.Tensor, advantages: torch.Tensor, *, low: float, high: float, delta: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return each token's loss, and whether the token's ratio was clipped (-1 if too low, 1 if too high, 0 if not
+    clipped), both with the shape of `ratio`.
+
+    Args:
+        ratio: probability ratios (B, T) or (B, 1).
         advantages: (B,).
         low, high: the probability ratio is clipped to the range from `1 - low` to `1 + high`.
         delta: upper bound on the ratio in the unclipped term (two-sided clipping).
     """
     advantage = advantages.unsqueeze(1)
-    ratio = torch.exp(logps - old_logps)
     bounded = ratio if delta is None else torch.clamp(ratio, max=delta)
     loss = -torch.min(bounded * advantage, torch.clamp(ratio, 1 - low, 1 + high) * advantage)
     is_low = (ratio < 1 - low) & (advantage < 0)
     is_high = (ratio > 1 + high) & (advantage > 0)
     return loss, is_high.float() - is_low.float()
+
+
+def cispo_terms(
+    ratio: torch.Tensor, logps: torch.Tensor, advantages: torch.Tensor, *, high: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return each token's loss (B, T), `-sg(min(r, 1 + high)) A log p`, and whether its ratio was clipped (1, or 0 if
+    not). `sg` stops the gradient, so unlike with `policy_terms`, tokens with a clipped ratio keep a gradient (MiniMax,
+    2025, MiniMax-M1, arXiv:2506.13585, equations 4 and 5, without a lower bound, as in the paper's experiments).
+
+    Args:
+        ratio: probability ratios (B, T) or (B, 1).
+        logps: log-probabilities (B, T) under the current policy.
+        advantages: (B,).
+    """
+    weight = ratio.detach().clamp(max=1 + high)
+    return -weight * advantages.unsqueeze(1) * logps, (ratio > 1 + high).float()
 
 
 def off_policy_rows(
@@ -110,7 +139,8 @@ def off_policy_rows(
     sequence masking").
 
     Args:
-        logps, sampler_logps: log-probabilities (B, T) under the current policy and under the sampler.
+        logps, sampler_logps: log-probabilities (B, T) under the current policy and under the sampler, both of the
+            entire vocabulary.
         mask: (B, T), 1 for tokens that contribute to the loss.
         advantages: (B,).
     """

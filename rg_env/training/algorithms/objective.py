@@ -1,4 +1,4 @@
-"""Compute a micro-batch's loss from log-probabilities under the policy and the reference model. The module `loss`
+"""Compute a micro-batch's loss from log-probabilities under the policy and the reference policy. The module `loss`
 defines the terms of the loss."""
 
 from typing import Any
@@ -6,9 +6,22 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from rg_env.training.algorithms.logprobs import Arrangement, can_share_prompts, completion_logps
-from rg_env.training.algorithms.loss import kl_terms, mean_loss, off_policy_rows, policy_terms, sampler_weights
-from rg_env.training.algorithms.policy import PreviousPolicy, unwrapped
+from rg_env.training.algorithms.logprobs import (
+    Arrangement,
+    can_share_prompts,
+    completion_logps,
+    head_is_replaceable,
+)
+from rg_env.training.algorithms.loss import (
+    cispo_terms,
+    importance_ratios,
+    kl_terms,
+    mean_loss,
+    off_policy_rows,
+    policy_terms,
+    sampler_weights,
+)
+from rg_env.training.algorithms.policy import ReferencePolicy, unwrapped
 from rg_env.training.collectives import over_processes
 from rg_env.training.config.grpo import GRPOConfig
 from rg_env.training.reporting.metrics import StepMetrics
@@ -24,9 +37,7 @@ class Objective:
     Args:
         model: the policy, wrapped for data parallelism or sharding.
         metrics: receives each micro-batch's metrics and the duration of forward passes.
-        reference: the initial model for the KL term. None if there is no such term, or with LoRA, where turning off the
-            adapter restores the initial model.
-        previous: the policy before the last update, if `args.kl_reference` is "previous".
+        reference: the reference policy for the KL term. None if there is no such term.
         sampler_cap: upper bound on the importance weights that correct for differences between the sampler and the
             policy, or None for no correction.
     """
@@ -38,12 +49,12 @@ class Objective:
         model: Any,
         metrics: StepMetrics,
         *,
-        reference: Any = None,
-        previous: PreviousPolicy | None = None,
+        reference: ReferencePolicy | None = None,
         sampler_cap: float | None = None,
     ) -> None:
         self._args, self._accelerator, self._model, self._metrics = args, accelerator, model, metrics
-        self._reference, self._previous, self._sampler_cap = reference, previous, sampler_cap
+        self._reference, self._sampler_cap = reference, sampler_cap
+        head_is_replaceable(model)  # here, because all ranks must find this out together
 
     def logps(
         self, model: Any, ids: torch.Tensor, mask: torch.Tensor, max_rows: int | None = None, entropy: bool = False
@@ -77,12 +88,16 @@ class Objective:
         return self.logps(self._model, tensors["input_ids"], tensors["loss_mask"], max_rows=rows)
 
     def add_reference_logps(self, micro_batches: list[dict[str, Any]]) -> None:
-        """Add the previous policy's log-probabilities to an update's micro-batches before the update."""
+        """Add the reference policy's log-probabilities to an update's micro-batches before the update. Those of the
+        initial policy are computed only before the first update on a batch."""
+        reference = self._reference
+        if reference is not None and not reference.previous and "reference_logps" in micro_batches[0]:
+            return
         for part in micro_batches:
             part["reference_logps"] = None
-        if self._previous is None or not self._previous.known:
+        if reference is None or not reference.known:
             return
-        with self._metrics.phase("reference"), torch.no_grad(), self._previous.in_place():
+        with self._metrics.phase("reference"), torch.no_grad(), reference.in_place():
             for part in micro_batches:
                 rows = len(part["input_ids"])
                 part["reference_logps"] = self.logps(self._model, part["input_ids"], part["loss_mask"], max_rows=rows)
@@ -98,7 +113,7 @@ class Objective:
         """
         args = self._args
         mask, advantages = inputs["loss_mask"], inputs["advantages"]
-        tokens = inputs["batch_tokens"][0] if args.loss_type == "dapo" else mask.sum()
+        tokens = inputs["batch_tokens"][0] if args.loss_type in ("dapo", "cispo") else mask.sum()
         rows = len(mask)
         any_useful = True
         if args.beta == 0.0 and args.entropy_coef == 0.0:
@@ -118,25 +133,34 @@ class Objective:
             logps, entropy = logps.unbind()
         old = logps.detach() if inputs["old_logps"] is None else inputs["old_logps"]
         log_ratio = (old - inputs["sampler_logps"]).detach()
+        # With truncated or penalized sampling, the sampler's log-probabilities are those of another distribution.
+        is_plain = args.sampling.is_plain
         high = args.epsilon_high or args.epsilon
-        values, clipped = policy_terms(logps, old, advantages, low=args.epsilon, high=high, delta=args.delta)
-        found = {"clip_ratio/region_mean": mean(clipped != 0), "sampling/logp_difference": mean(log_ratio.abs())}
+        ratio = importance_ratios(logps, old, mask, args.importance_sampling_level)
+        if args.loss_type == "cispo":
+            values, clipped = cispo_terms(ratio, logps, advantages, high=high)
+        else:
+            values, clipped = policy_terms(ratio, advantages, low=args.epsilon, high=high, delta=args.delta)
+        found = {"clip_ratio/region_mean": mean(clipped != 0)}
+        if is_plain:
+            found["sampling/logp_difference"] = mean(log_ratio.abs())
         found |= {f"clip_ratio/low_{each}": mean(clipped < 0) for each in ("mean", "min")}
         found |= {f"clip_ratio/high_{each}": mean(clipped > 0) for each in ("mean", "max")}
         if self._sampler_cap is not None:
             values = values * sampler_weights(log_ratio, self._sampler_cap)
-            ratio = torch.exp(log_ratio)
-            found["sampling/importance_sampling_ratio/mean"] = mean(ratio)
-            found["sampling/importance_sampling_ratio/max"] = (ratio * mask).max()
-            found["sampling/mismatch_kl"] = mean(ratio - log_ratio - 1)
+            mismatch = torch.exp(log_ratio)
+            found["sampling/importance_sampling_ratio/mean"] = mean(mismatch)
+            found["sampling/importance_sampling_ratio/max"] = (mismatch * mask).max()
+            found["sampling/mismatch_kl"] = mean(mismatch - log_ratio - 1)
         if args.num_iterations > 1:  # with a single update, the ratio is always 1
             found["policy_ratio/max"] = (torch.exp(logps.detach() - old) * mask).max()
         if (threshold := args.off_policy_mask_threshold) is not None:
-            lost = off_policy_rows(logps, inputs["sampler_logps"], advantages, mask, threshold)
+            lost = off_policy_rows(logps, inputs["sampler_logps"] if is_plain else old, advantages, mask, threshold)
             found["off_policy_masked"] = lost.float().mean()
             values = values.masked_fill(lost.unsqueeze(1), 0.0)
         if args.beta:
-            kl = kl_terms(logps, self._reference_logps(inputs, logps))
+            reference = inputs["reference_logps"]  # None before the first update with the previous policy
+            kl = kl_terms(logps, logps.detach() if reference is None else reference)
             found["kl"] = mean(kl.detach())
             values = values + args.beta * kl
         if entropy is not None:
@@ -144,17 +168,6 @@ class Objective:
         self._metrics.update(over_processes(self._accelerator, found, counts=any_useful))
         loss = mean_loss(values, mask, args.loss_type, rows=rows, tokens=tokens, max_length=args.max_seq_len)
         return _through_gradient(loss)
-
-    def _reference_logps(self, inputs: dict[str, Any], logps: torch.Tensor) -> torch.Tensor:
-        if self._args.kl_reference == "previous":
-            known = inputs["reference_logps"]
-            return logps.detach() if known is None else known
-        ids, mask = inputs["input_ids"], inputs["loss_mask"]
-        with torch.no_grad():
-            if self._reference is not None:
-                return self.logps(self._reference, ids, mask)
-            with unwrapped(self._model).disable_adapter():
-                return self.logps(self._model, ids, mask)
 
 
 def _through_gradient(loss: torch.Tensor) -> torch.Tensor:

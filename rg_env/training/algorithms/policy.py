@@ -1,13 +1,11 @@
-"""Prepare the policy (adapters, gradient checkpointing, no dropout) and the reference policy for the KL term.
+"""Prepare the policy (adapters, gradient checkpointing, no dropout), and keep the reference policy for the KL term.
 
-The reference is the initial model (`reference_of`) or the policy before its last update (`PreviousPolicy`,
-`kl_reference="previous"`). A KL term against the initial model keeps the policy near it. A KL term against the previous
-policy limits only the size of each update (the "local" regularization from an exercise in the course "RL for Real").
-The previous policy requires a copy of the trained weights (with LoRA, only of the adapters), a second copy during an
-update, and an additional forward pass per update.
+`ReferencePolicy` contains the trained weights (with LoRA, only the adapters) either from the start of training or from
+before the last update (`kl_reference="previous"`). A KL term against the initial policy keeps the policy near it. A KL
+term against the previous policy limits only the size of each update (the "local" regularization from an exercise in the
+course "RL for Real"). The previous policy requires a second copy during an update.
 """
 
-import copy
 import importlib
 import sys
 from collections.abc import Iterator
@@ -18,7 +16,6 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch.distributed.tensor import DTensor
-from transformers import AutoModelForCausalLM
 from transformers.utils import is_liger_kernel_available
 
 from rg_env.core.text import reason_of
@@ -96,62 +93,48 @@ def unwrapped(model: Any) -> Any:
     return model.module if isinstance(model, (torch.nn.parallel.DistributedDataParallel, deepspeed)) else model
 
 
-def reference_of(model: Any, args: GRPOConfig) -> Any:
-    """Return a copy of the initial model for a KL term against it. Return None if there is no such term, or if turning
-    off the adapters restores the initial model.
-
-    Raises:
-        InputError: the model is already sharded and cannot be loaded a second time.
-    """
-    if args.beta == 0.0 or args.kl_reference != "initial" or hasattr(model, "peft_config"):
-        return None
-    if any(hasattr(parameter, "ds_id") for parameter in model.parameters()):
-        name = model.config._name_or_path
-        try:
-            options = {"dtype": model.dtype, "attn_implementation": model.config._attn_implementation}
-            reference = AutoModelForCausalLM.from_pretrained(name, **options)
-        except OSError as error:
-            raise InputError(
-                f"beta={args.beta:g} needs a second copy of the initial model, which cannot be loaded: {error}"
-            ) from error
-    else:
-        reference = copy.deepcopy(model)
-    reference.eval()
-    for parameter in reference.parameters():
-        parameter.requires_grad_(False)
-    return reference
-
-
 def weights_file(process: int) -> str:
     """Return the name of the checkpoint file that contains `process`'s part of the previous policy."""
     return f"previous_policy_{process}.safetensors"
 
 
-class PreviousPolicy:
-    """Copy of the weights that `model` had before the last update: all trained weights or, with sharding, this
-    process's shards."""
+class ReferencePolicy:
+    """Copy of the weights that `model` had at the start, or with `previous` before the last update: all trained weights
+    or, with sharding, this process's shards.
 
-    def __init__(self, model: Any):
+    The log-probabilities of the reference are computed with the model itself, while the copy is swapped in. The
+    reference therefore includes everything that is trained, such as adapters that had been trained before and biases.
+    """
+
+    def __init__(self, model: Any, *, previous: bool):
         self._parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
-        self._kept: dict[str, torch.Tensor] = {}
+        self.previous = previous
+        """Whether the reference is the policy before the last update."""
         self._candidate: dict[str, torch.Tensor] = {}
+        self._kept = {} if previous else self._copy()
+
+    def _copy(self) -> dict[str, torch.Tensor]:
+        return {name: local_shard(parameter).clone() for name, parameter in self._parameters.items()}
 
     @property
     def known(self) -> bool:
-        """Whether there is a previous policy (True after the first update)."""
+        """Whether there is a reference. A previous policy exists only after the first update."""
         return bool(self._kept)
 
     def keep(self) -> None:
-        """Copy the current weights before an update. Call `advance` after the update, unless it was skipped."""
-        self._candidate = {name: local_shard(parameter).clone() for name, parameter in self._parameters.items()}
+        """Copy the current weights before an update, if the reference is the previous policy. Call `advance` after the
+        update, unless it was skipped."""
+        if self.previous:
+            self._candidate = self._copy()
 
     def advance(self) -> None:
         """Use the weights from the last call to `keep` as the previous policy."""
-        self._kept, self._candidate = self._candidate, {}
+        if self.previous:
+            self._kept, self._candidate = self._candidate, {}
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Keep the previous weights in the model while this context is active. This is a collective operation."""
+        """Keep the reference's weights in the model while this context is active. This is a collective operation."""
         self._swap()
         try:
             yield
@@ -173,12 +156,15 @@ class PreviousPolicy:
             kept.copy_(now)
 
     def write(self, folder: Path, process: int) -> None:
-        """Save the previous weights, if there are any."""
-        if self._kept:
+        """Save the previous weights, if there are any. The initial policy is not saved, because a resumed run starts
+        from it."""
+        if self.previous and self._kept:
             save_file(self._kept, folder / weights_file(process))
 
     def read(self, folder: Path, process: int) -> None:
-        """Load the weights that `write` saved."""
+        """Load the weights that `write` saved, if the reference is the previous policy."""
+        if not self.previous:
+            return
         stored = load_file(folder / weights_file(process))
         self._kept = {name: stored[name].to(local_shard(each)) for name, each in self._parameters.items()}
 

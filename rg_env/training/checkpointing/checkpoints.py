@@ -171,8 +171,8 @@ class Checkpoints:
         trainer.strategy.load(checkpoint)
         if trainer.curriculum and self._is_main:
             trainer.curriculum.start(CurriculumState(**read_json(checkpoint / CURRICULUM)))
-        if trainer.previous_policy is not None:
-            trainer.previous_policy.read(checkpoint, process)
+        if trainer.reference is not None:
+            trainer.reference.read(checkpoint, process)
         saved = torch.load(checkpoint / state_file(process), map_location="cpu", weights_only=True)
         set_random_numbers(saved["random"])
         trainer.engine.set_random_state(saved["sampler"])
@@ -211,8 +211,8 @@ class Checkpoints:
     def _write_state(self, part: Path) -> None:
         trainer, process = self._trainer, self._trainer.accelerator.process_index
         torch.save(self._snapshot, part / state_file(process))
-        if trainer.previous_policy is not None:
-            trainer.previous_policy.write(part, process)
+        if trainer.reference is not None:
+            trainer.reference.write(part, process)
         if self._is_main and self._curriculum:
             (part / CURRICULUM).write_text(self._curriculum + "\n")
 
@@ -369,7 +369,7 @@ def check_fit(trainer: Any, path: Path) -> None:
         )
     for name, there in differing.items():
         refuse(f"it was saved with {name}={there}, but this run has {ours[name]}: use the same value")
-    if trainer.previous_policy and weights_file(0) not in theirs["files"]:
+    if trainer.reference is not None and trainer.reference.previous and weights_file(0) not in theirs["files"]:
         refuse("it was saved without kl_reference='previous': use the same kl_reference")
 
 

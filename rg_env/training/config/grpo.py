@@ -8,6 +8,7 @@ Settings that also exist in `vf.GRPOConfig` (Verifiers 0.1.6) have the same name
 processes. A config therefore describes the same experiment on any number of GPUs, except with `loss_type: bnpo`.
 """
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from rg_env.core.config.parsing import Above0, Count, From0, Positive, Section, 
 from rg_env.core.config.yaml12 import load as load_yaml
 from rg_env.core.text import is_count
 from rg_env.errors import InputError
+from rg_env.inference.protocol import Sampling
 from rg_env.tiny import TRAINING
 
 if TYPE_CHECKING:
@@ -43,9 +45,8 @@ class GRPOSettings(Section):
     lr_scheduler_type: Literal["constant", "constant_with_warmup", "linear", "cosine"] = "constant_with_warmup"
     """Learning rate schedule. After the warmup, "linear" and "cosine" decay to 0 by the end of the run."""
     warmup_steps: Count = 10
-    """Number of steps over which the learning rate rises linearly to its peak, starting with a fraction of the peak. The "constant"
-    schedule has no warmup.
-    Default: 10, or `max_steps` if it is smaller."""
+    """Number of steps over which the learning rate rises linearly to its peak. The first step already has a fraction of
+    the peak. The "constant" schedule has no warmup. Default: 10, or `max_steps` if it is smaller."""
     optim: Literal["adamw_torch", "adamw_torch_fused", "adamw_8bit", "paged_adamw_8bit", "adafactor", "sgd"] = (
         "adamw_torch_fused"
     )
@@ -74,12 +75,18 @@ class GRPOSettings(Section):
     the group (Shao et al., 2024, arXiv:2402.03300)."""
     num_iterations: Positive = 1
     """Number of optimizer steps per batch of rollouts."""
-    loss_type: Literal["dapo", "grpo", "dr_grpo", "bnpo"] = "dapo"
+    loss_type: Literal["dapo", "grpo", "dr_grpo", "bnpo", "cispo"] = "dapo"
     """Method for averaging the token losses. "dapo" averages over all tokens in the step's rollouts (Yu et al., 2025,
     arXiv:2503.14476, section 3.3). "grpo" averages over the tokens of each rollout, then over rollouts (Shao et al.,
-    2024, arXiv:2402.03300). "dr_grpo" divides each rollout's sum by `max_prompt_length + max_tokens`, then averages over
-    rollouts (Liu et al., 2025, arXiv:2503.20783). "bnpo" averages over each micro-batch's tokens, so its loss depends on
-    the number of processes and on `per_device_train_batch_size`."""
+    2024, arXiv:2402.03300). "dr_grpo" divides each rollout's sum by `max_prompt_length + max_tokens`, then averages
+    over rollouts (Liu et al., 2025, arXiv:2503.20783). "bnpo" averages over each micro-batch's tokens, so its loss
+    depends on the number of processes and on `per_device_train_batch_size`. "cispo" averages like "dapo", but clips
+    only the weight of each token's gradient, at `1 + epsilon_high`, so that no token loses its gradient (MiniMax, 2025,
+    MiniMax-M1, arXiv:2506.13585, equation 4)."""
+    importance_sampling_level: Literal["token", "sequence"] = "token"
+    """Whether the probability ratio is that of each "token", or the geometric mean of the ratios in the completion
+    ("sequence"). With `loss_type: grpo`, "sequence" is GSPO (Zheng et al., 2025, arXiv:2507.18071), whose paper uses
+    `epsilon: 3e-4` and `epsilon_high: 4e-4`."""
     mask_truncated_completions: bool = False
     """Whether rollouts that are cut off at `max_tokens` are excluded from the loss ("overlong filtering", Yu et al.,
     2025, DAPO, arXiv:2503.14476, section 3.4). Such rollouts still count toward their group's mean reward."""
@@ -90,9 +97,8 @@ class GRPOSettings(Section):
     beta: From0 = 0.0
     """Weight of the KL term in the loss. 0 turns it off."""
     kl_reference: Literal["initial", "previous"] = "initial"
-    """Reference policy for the KL term: the "initial" model, or the "previous" policy, which is the policy before the
-    last update. The reference's weights are kept in memory. With LoRA, the initial model needs no additional memory,
-    and the previous policy needs memory only for the adapters."""
+    """Reference policy for the KL term: the "initial" policy, or the "previous" policy, which is the policy before the
+    last update. A copy of the trained weights is kept in memory (with LoRA, only of the adapters)."""
     entropy_coef: From0 = 0.0
     """Weight of the entropy bonus. The entropy of the policy's distribution (in nats, at `temperature`, averaged like
     the loss) times this weight is subtracted from the loss (Schulman et al., 2017, PPO, arXiv:1707.06347, equation 9).
@@ -135,6 +141,9 @@ class GRPOSettings(Section):
     """Maximum prompt length in tokens. Longer prompts cause an error, or are excluded if a curriculum draws them."""
     max_tokens: Positive = 1024
     """Maximum number of new tokens per completion. `max_new_tokens` is an alias."""
+    stop: Annotated[tuple[Text, ...], Field(strict=False)] = ()
+    """Texts that end a completion, such as `["</answer>"]`. The text is part of the completion. Default: only the
+    model's end-of-sequence tokens end a completion."""
     shuffle_dataset: bool = True
     """Whether the training rows are used in random order."""
     bf16: bool | None = None
@@ -178,6 +187,18 @@ class GRPOSettings(Section):
         if value is not None and value < (least := info.data.get("epsilon", 0)):
             raise ValueError(f"must be at least epsilon ({least:g})")
         return value
+
+    @field_validator("delta")
+    @classmethod
+    def _bounds_the_unclipped_term(cls, value: float | None, info: ValidationInfo) -> float | None:
+        if value is not None and info.data.get("loss_type") == "cispo":
+            raise ValueError("has no effect with loss_type=cispo, whose weights are bounded by 1 + epsilon_high")
+        return value
+
+    @property
+    def sampling(self) -> Sampling:
+        """Sampling settings for rollouts."""
+        return Sampling(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Sampling)})
 
     @property
     def prompts_per_step(self) -> int:

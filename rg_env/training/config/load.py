@@ -22,6 +22,7 @@ from rg_env.core.tasks.task_table import load_table, working_levels
 from rg_env.core.text import counted
 from rg_env.errors import InputError
 from rg_env.evaluation.labels import entry_problems, name_problems
+from rg_env.inference.protocol import Sampling
 from rg_env.training.config.grpo import GRPOSettings, batch_problems
 from rg_env.training.config.schema import RESERVED_LABELS, CurriculumConfig, EngineConfig, TrainConfig
 
@@ -147,8 +148,17 @@ def contradictions(training: GRPOSettings, engine: EngineConfig, curriculum: obj
         if engine.kind == "embedded" and getattr(engine, key):
             text = "applies only to engine.kind: vllm; the embedded engine samples from the policy"
             yield _at(f"engine.{key}", text)
-    if engine.importance_sampling_correction and training.top_p < 1:
-        yield _at("engine.importance_sampling_correction", "needs training.top_p: 1.0")
+    # These compare the sampler's log-probabilities with the trainer's, which are those of the entire vocabulary.
+    comparing = {
+        "engine.importance_sampling_correction": engine.importance_sampling_correction,
+        "training.off_policy_mask_threshold": training.off_policy_mask_threshold and engine.num_batches_ahead,
+    }
+    for key in [key for key, is_set in comparing.items() if is_set and not training.sampling.is_plain]:
+        plain = {
+            name: value for name, value in vars(Sampling()).items() if name not in ("temperature", "max_tokens", "stop")
+        }
+        changed = [f"training.{name}: {value}" for name, value in plain.items() if getattr(training, name) != value]
+        yield _at(key, f"needs {', '.join(changed)}, because the trainer computes probabilities without these settings")
 
 
 def curriculum_problems(curriculum: CurriculumConfig, tasks: Mapping[str, Any]) -> Iterator[Problem]:
