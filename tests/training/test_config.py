@@ -126,7 +126,7 @@ def test_an_invalid_batch_size_is_refused_with_the_nearest_valid_ones(
     ("fields", "message"),
     [
         ({"lerning_rate": 1e-5}, "lerning_rate.*learning_rate"),
-        ({"loss_type": "ppo"}, "loss_type.*'ppo'.*bnpo.*dapo"),
+        ({"loss_type": "ppo"}, "loss_type.*'ppo'.*dapo.*bnpo"),
         ({"kl_reference": "previous"}, "kl_reference='previous': there is no KL term because beta is 0"),
         ({"max_prompt_length": 0}, "max_prompt_length"),  # 0 does not mean "no limit"
         ({"learning_rate": float("inf")}, "learning_rate"),
