@@ -87,7 +87,7 @@ def train(options: argparse.Namespace, scratch: str) -> dict:
         temperature=1.0,
         beta=0.0,
         scale_rewards="group",
-        loss_type="bnpo",
+        loss_type="dapo",
         shuffle_dataset=False,
         gradient_checkpointing=False,
         bf16=False,

@@ -13,7 +13,7 @@ from model_families import FAMILIES, SMALL, random_model, supports_sdpa
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from transformers import BambaConfig
 
-from rg_env.training.algorithms.logprobs import Arrangement, can_share_prompts, completion_logps
+from rg_env.training.algorithms.logprobs import Arrangement, can_share_prompts, completion_logps, head_is_replaceable
 from rg_env.training.algorithms.policy import prepare_policy
 
 Rows = list[tuple[list[int], list[int]]]
@@ -169,6 +169,7 @@ def test_gradient_checkpointing_changes_no_gradient(
         args = make_args(gradient_checkpointing=checkpointing)
         policy = prepare_policy(copy.deepcopy(model), args, config).train()
         assert can_share_prompts(policy)
+        assert head_is_replaceable(policy)  # by a forward pass that must not be counted
         runs: list[int] = []
         layer = (policy.get_base_model() if lora else policy).model.layers[0]
         layer.mlp.register_forward_pre_hook(lambda *_, runs=runs: runs.append(1))

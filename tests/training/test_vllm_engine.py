@@ -342,7 +342,7 @@ def test_all_sampling_settings_are_sent(connect: Any, server: StandIn) -> None:
     connect(server).generate([[3]], Sampling(0.5, max_tokens=7))
     fields = {name: server.bodies[-1][name] for name in server.bodies[-1] if hasattr(Sampling, name)}
     assert fields == {"temperature": 0.5, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0,
-                      "presence_penalty": 0.0, "frequency_penalty": 0.0, "max_tokens": 7}  # fmt: skip
+                      "presence_penalty": 0.0, "frequency_penalty": 0.0, "max_tokens": 7, "stop": []}  # fmt: skip
 
 
 def test_completions_that_never_come_are_an_error(connect: Any, server: StandIn) -> None:

@@ -129,4 +129,5 @@ def stored_parameters(model: Any) -> dict[str, Any]:
     marks = {name: torch.empty(0, device="meta") for name in parameters}
     by_mark = {id(mark): parameters[name] for name, mark in marks.items()}
     saved = get_peft_model_state_dict(model, state_dict=marks, save_embedding_layers=False)
-    return {name: by_mark[id(mark)] for name, mark in saved.items()}
+    # Prompt learning saves embeddings that PEFT computes from its parameters.
+    return {name: by_mark.get(id(value), value) for name, value in saved.items()}
