@@ -160,9 +160,7 @@ def test_the_models_generation_config_has_no_effect(
 
     async def answers() -> list[str]:
         served = EvalModel(model=server.info().name, url=f"http://{server}/v1")
-        ready = replace(
-            await endpoint(served, EvalConfig(models={"m": "tiny"}, tasks="leg_counting")), is_own_vllm=True
-        )
+        ready = replace(await endpoint(served, EvalConfig(models={"m": "tiny"}, tasks="leg_counting")), encoder=encoder)
         async with ready.client() as client:
             return [(await ready.reply(ChatRequest(prompt, greedy), client)).text for prompt in prompts]
 
@@ -180,7 +178,7 @@ def test_a_canceled_generation_ends_on_the_server(server: Any, model: Any, engin
 
     def generate() -> None:
         try:
-            engine.generate([[token] * 20 for token in range(5, 261)], Sampling(temperature=5.0, max_tokens=400))
+            engine.generate([[token] * 20 for token in range(5, 261)], Sampling(temperature=2.0, max_tokens=400))
         except TrainingError as error:
             failures.append(error)
 
@@ -194,7 +192,8 @@ def test_a_canceled_generation_ends_on_the_server(server: Any, model: Any, engin
 
     before, thread = metric(aborted), threading.Thread(target=generate)
     thread.start()
-    wait_for(lambda: metric("vllm:num_requests_running") > 0)
+    wait_for(lambda: bool(failures) or metric("vllm:num_requests_running") > 0)
+    assert not failures, failures
     start = time.monotonic()
     engine.cancel()
     thread.join(60)
