@@ -172,9 +172,12 @@ def test_a_canceled_generation_ends_on_the_server(server: Any, model: Any, engin
     """The waiting thread gets an error at once, and the server drops its requests instead of completing them."""
     engine, failures = engine_of(model), list[Exception]()
 
-    def metric(name: str) -> float:
+    def metric(name: str, label: str = "") -> float:
         lines = httpx.get(f"http://{server}/metrics", trust_env=False, follow_redirects=True).text.splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(name) and label in line)
+
+    def completed() -> float:
+        return sum(metric("vllm:request_success_total", f'finished_reason="{each}"') for each in ("stop", "length"))
 
     def generate() -> None:
         try:
@@ -182,15 +185,13 @@ def test_a_canceled_generation_ends_on_the_server(server: Any, model: Any, engin
         except TrainingError as error:
             failures.append(error)
 
-    aborted = 'vllm:request_success_total{engine="0",finished_reason="abort"'
-
     def wait_for(condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < deadline
             time.sleep(0.02)
 
-    before, thread = metric(aborted), threading.Thread(target=generate)
+    before, thread = completed(), threading.Thread(target=generate)
     thread.start()
     wait_for(lambda: bool(failures) or metric("vllm:num_requests_running") > 0)
     assert not failures, failures
@@ -199,7 +200,8 @@ def test_a_canceled_generation_ends_on_the_server(server: Any, model: Any, engin
     thread.join(60)
     assert time.monotonic() - start < 10
     assert "was canceled" in str(failures[0])
-    wait_for(lambda: metric(aborted) > before)
+    wait_for(lambda: metric("vllm:num_requests_running") + metric("vllm:num_requests_waiting") == 0)
+    assert completed() - before < 256
     engine.resume()
     assert engine.generate([PROMPT], Sampling(max_tokens=1))
 
