@@ -319,7 +319,7 @@ class Results(ResultsRecord):
         nothing = dict.fromkeys(Scores.model_fields) | {"n": 0, "answers": 0, "pass_at_k": {}, "errors": {}}
         return {
             "step": self.step,
-            "sampling": vars(self.sampling),
+            "sampling": {**vars(self.sampling), "stop": list(self.sampling.stop)},
             "questions": [each.model_dump() for each in self.environments],
             **(plain(overall) or {**nothing, "intervals": {}, "status": {}}),
             "tasks": tasks["training"],

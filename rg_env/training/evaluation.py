@@ -131,7 +131,7 @@ class FixedEvaluation:
     def sampling(self) -> dict[str, Any]:
         """Return the sampling settings, as recorded in results."""
         answers = {"rollouts_per_example": self.plan.rollouts_per_example, "greedy": self.plan.greedy}
-        return {**vars(self._sampling), **answers}
+        return {**vars(self._sampling), "stop": list(self._sampling.stop), **answers}
 
     def check_same_questions(self, earlier: Sequence[Results]) -> None:
         """Raise `InputError` unless a resumed run's earlier evaluations used the same questions."""

@@ -441,7 +441,7 @@ def _eval_config(evaluation: FixedEvaluation, config: TrainConfig | None) -> dic
             "preamble": preamble,
             "chat_template_kwargs": dict(env.prompt_options.chat_template_kwargs or {}),
         },
-        "sampling": {key: sampling[key] for key in SamplingConfig.model_fields} | {"stop": list(sampling["stop"])},
+        "sampling": {key: sampling[key] for key in SamplingConfig.model_fields},
         "seed": evaluation.trainer.args.seed,
         **{key: sampling[key] for key in ("rollouts_per_example", "greedy")},
         "tasks": {},

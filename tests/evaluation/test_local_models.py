@@ -76,7 +76,7 @@ def test_an_engine_that_fails_leaves_the_other_models(adapters: Path, tmp_path: 
     generate = EmbeddedEngine.generate
 
     def fails(engine: EmbeddedEngine, prompts: Any, sampling: Any) -> Any:
-        if not hasattr(engine.model, "peft_config"):
+        if not hasattr(engine.model, "peft_config") and (sampling.max_tokens or 0) > 20:  # not the engine's first trial
             raise EngineError("out of memory")
         return generate(engine, prompts, sampling)
 
