@@ -240,7 +240,7 @@ def raising_recorded_errors() -> Iterator[None]:
     token = _errors.set(errors)
     try:
         yield
-    except Exception:
+    except Exception:  # Verifiers can fail in any way after a reward failed, and the reward's error is the cause
         if not errors:
             raise
     finally:

@@ -66,15 +66,9 @@ def check_greedy(policy: Policy) -> None:
         assert got.token_ids == expected[0, len(prompt) :].tolist()
 
 
-MARKS = {"phimoe": [pytest.mark.xfail(reason="a checkpoint of PhiMoE gives other logits when it is loaded again")]}
-
-
 @pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys:RuntimeWarning")  # PEFT's, for experts
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False")  # PEFT's, for GPT-2, whose setting it corrects
-@pytest.mark.parametrize(
-    "kind",
-    [k if k in QUICK else pytest.param(k, marks=[pytest.mark.slow, *MARKS.get(k, [])]) for k in ARCHITECTURES],
-)
+@pytest.mark.parametrize("kind", [k if k in QUICK else pytest.param(k, marks=pytest.mark.slow) for k in ARCHITECTURES])
 def test_a_model_is_trained_saved_and_resumed(kind: str, tmp_path: Path) -> None:
     """The embedded engine equals `generate`, sampling and training agree on log-probabilities, and a checkpoint has the
     Hub's names, can be loaded and resumed from, and equals the trained model. Adapters can be loaded and merged."""

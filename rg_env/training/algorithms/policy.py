@@ -25,10 +25,6 @@ from rg_env.training.config.grpo import GRPOConfig
 LIGER = "liger_kernel.transformers.monkey_patch"
 """The liger-kernel module that transformers imports."""
 
-_NOISE = ("drop", "jitter")
-"""Parts of the names of module attributes that set a rate of dropout or of noise (`attention_dropout`, `layerdrop`,
-`router_jitter_noise`). Many models pass such an attribute to a function instead of using `torch.nn.Dropout`."""
-
 
 def check_liger(args: GRPOConfig, device: torch.device) -> None:
     """Raise an exception if `use_liger_kernel` is set but cannot be used. Without this check, the run would fail in its
@@ -80,10 +76,19 @@ def prepare_policy(model: Any, args: GRPOConfig, peft_config: Any) -> Any:
             model.enable_input_require_grads()
     for module in model.modules():
         for name, value in list(vars(module).items()):
-            is_rate = any(word in name for word in _NOISE) or (name == "p" and "Dropout" in type(module).__name__)
-            if isinstance(value, float) and is_rate:
+            if not isinstance(value, float):
+                continue
+            # Many models pass a rate (`attention_dropout`, `layerdrop`) to a function instead of using nn.Dropout.
+            if "drop" in name or (name == "p" and "Dropout" in type(module).__name__):
                 setattr(module, name, 0.0)
+            elif "jitter" in name:  # a router; PhiMoE's also needs the value without noise
+                module.register_forward_pre_hook(_evaluate)
     return model
+
+
+def _evaluate(module: torch.nn.Module, _: Any) -> None:
+    """Let a module compute as in evaluation, although the model is being trained."""
+    module.training = False
 
 
 def unwrapped(model: Any) -> Any:
