@@ -1,4 +1,4 @@
-"""Adapter for Verifiers' v0 API (0.1.2 to 0.3): rg_env's environment as a `vf.SingleTurnEnv`.
+"""Adapter for Verifiers' v0 API (0.1.6 to 0.3): rg_env's environment as a `vf.SingleTurnEnv`.
 
     env = vf.load_environment("rg-env", gym="leg_counting")
     env = vf.load_environment("rg-env", gym=["leg_counting", {"name": "chain_sum", "weight": 2}], seed=1)
@@ -21,7 +21,6 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from importlib.util import find_spec
 from typing import Any
 
 import verifiers as vf
@@ -45,8 +44,6 @@ _MADE_HERE = ("dataset", "eval_dataset", "message_type")
 """Parent-class parameters that this environment sets itself."""
 _ROLLOUT_KEY = "rg_env_rollout"
 _PENDING_KEY = "rg_env_pending_score"
-_AWAITS_REWARDS = find_spec("verifiers.utils.async_utils") is not None
-"""Whether Verifiers awaits reward functions. Early releases do not await them, so scoring blocks the event loop."""
 
 
 class _ReasoningGym(ReasoningGym):
@@ -134,11 +131,9 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
             **kwargs,
         )
 
-    # `generate` is synchronous up to 0.1.5 (alongside `a_generate`) and asynchronous from 0.1.6 on. Since 0.1.9,
-    # `run_rollout` and `run_group` run parts of a batch. In 0.1.10, the server that runs the environment for `vf-eval`
-    # calls only `run_rollout` and `run_group`, and `generate` saves their results before it returns.
-    generate, a_generate = _raising("generate"), _raising("a_generate")
-    run_rollout, run_group = _raising("run_rollout"), _raising("run_group")
+    # Since 0.1.9, `run_rollout` and `run_group` run parts of a batch. In 0.1.10, the server that runs the environment
+    # for `vf-eval` calls only these two, and `generate` saves their results before it returns.
+    generate, run_rollout, run_group = _raising("generate"), _raising("run_rollout"), _raising("run_group")
 
 
 load_environment = ReasoningGymEnv
@@ -164,7 +159,7 @@ def _check_keywords(kwargs: Mapping[str, Any]) -> None:
 
 def make_rubric(rubric: Rubric, parser: vf.Parser) -> vf.Rubric:
     """Build the rubric for Verifiers: rewards with their weights, and metrics with weight 0."""
-    awaits = _AWAITS_REWARDS and (rubric.in_workers or any(reward.is_async for reward in rubric.rewards))
+    awaits = rubric.in_workers or any(reward.is_async for reward in rubric.rewards)
     kind = _AwaitingFunction if awaits else _Function
     metrics = [(metric.name, lambda rollout, _, value=metric.value: value(rollout)) for metric in rubric.metrics]
     values: list[Any] = [*((each.name, each.avalue if awaits else each.value) for each in rubric.rewards), *metrics]

@@ -31,8 +31,6 @@ class Release:
 Make = Callable[[Release | str], Path]
 """Function that returns the `bin` folder of the environment of a release, or of one for training, given by name."""
 RELEASES = (
-    Release("0.1.2.post1", ("v0",)),
-    Release("0.1.5.post0", ("v0",)),
     Release("0.1.6.post0", ("v0",), MATRIX / "verifiers-0.1.6"),
     Release("0.1.9.post3", ("v0",)),
     Release("0.1.12", ("v0",)),
@@ -120,9 +118,8 @@ def make_training_environment(name: str, wheel: Path, folder: Path) -> None:
     needed = [*project["dependencies"], *project["optional-dependencies"]["train"]]
     tools = [f"{each}=={version(each)}" for each in ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist")]
     (lowest_torch,) = (each.replace(">=", "==") + ".*" for each in needed if each.startswith("torch>="))
-    # liger-kernel has no bound on triton, and the newest triton would require the newest torch. Verifiers 0.1.2 imports
-    # nest_asyncio in a running event loop.
-    more = [lowest_torch, "nest-asyncio>=1.6"] if name == "lowest" else []
+    # liger-kernel has no bound on triton, and the newest triton would require the newest torch.
+    more = [lowest_torch] if name == "lowest" else []
     uv("venv", "-q", "--python", sys.executable, folder)
     (folder / "needed.in").write_text("\n".join([*needed, *tools, *more]))
     # With the metadata of the installed versions, uv does not have to build packages to resolve their requirements.

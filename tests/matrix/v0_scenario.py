@@ -5,7 +5,6 @@ of `examples`. The result of a call is an error in one line, or the reward and m
 """
 
 import asyncio
-import inspect
 import json
 import sys
 from typing import Any
@@ -15,7 +14,7 @@ import rg_env
 HEAVY_IMPORTS = sorted({"torch", "verifiers", "reasoning_gym"} & set(sys.modules))
 
 import verifiers as vf  # noqa: E402
-from openai import AsyncOpenAI, OpenAI  # noqa: E402
+from openai import AsyncOpenAI  # noqa: E402
 
 
 @rg_env.reward
@@ -23,9 +22,7 @@ def breaks(rollout: Any) -> float:
     raise KeyError("five")
 
 
-def client_for(url: str, *, plain: bool) -> Any:
-    if plain:  # 0.1.2 and 0.1.5: `evaluate` is synchronous and needs OpenAI's synchronous client
-        return OpenAI(base_url=url, api_key="none")
+def client_for(url: str) -> Any:
     client = AsyncOpenAI(base_url=url, api_key="none", max_retries=0)
     wrap = getattr(vf, "OpenAIChatCompletionsClient", None)  # required since 0.1.14
     return wrap(client) if wrap else client
@@ -33,10 +30,8 @@ def client_for(url: str, *, plain: bool) -> Any:
 
 def evaluated(options: dict[str, Any], url: str, examples: int) -> Any:
     env = vf.load_environment("rg-env", **options)
-    asynchronous = inspect.iscoroutinefunction(env.evaluate)
-    arguments = {"client": client_for(url, plain=not asynchronous), "model": "m", "num_examples": examples}
-    result = env.evaluate(**arguments, rollouts_per_example=2)
-    return per_question(asyncio.run(result) if inspect.isawaitable(result) else result)
+    arguments = {"client": client_for(url), "model": "m", "num_examples": examples, "rollouts_per_example": 2}
+    return per_question(asyncio.run(env.evaluate(**arguments)))
 
 
 def per_question(result: Any) -> list[dict[str, Any]]:
