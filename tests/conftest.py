@@ -4,7 +4,7 @@ import gc
 import os
 import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -33,6 +33,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_collection_finish() -> None:
     """Exempt the objects of imported modules from garbage collections, such as the one before each training run."""
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Programs that begin with `forked_python.PYTHON` start without importing the libraries."""
+    from forked_python import serve_forks
+
+    with serve_forks(tmp_path_factory.mktemp("forks")):
+        yield
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from forked_python import PYTHON
 
 from rg_env.core.run_folder import json_lines
 from rg_env.errors import EngineError, InputError, MissingExtraError, ServerError
@@ -26,7 +26,7 @@ from rg_env.inference.embedded.engine import EmbeddedEngine
 from rg_env.inference.machine import Machine
 from rg_env.tiny import POLICY_DIR
 
-pytestmark = pytest.mark.slow  # imports torch and transformers
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forks")]  # imports torch and transformers
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ class Gpus:
         folder = str(self.folder / "results")
         arguments = ["eval", f"models={json.dumps(models)}", "--tasks", "leg_counting", "-n", str(n), "--output-dir",
                      folder, "requests.concurrency=4", "serving.kind=vllm", *overrides]  # fmt: skip
-        command = [sys.executable, "-m", "rg_env.cli.main", *arguments]
+        command = [*PYTHON, "-m", "rg_env.cli.main", *arguments]
         pipe = subprocess.PIPE
         return subprocess.Popen(command, env=self.environment, stdout=pipe, stderr=pipe, text=True)
 

@@ -4,13 +4,13 @@ import contextlib
 import io
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from chat_server import ChatServer
+from forked_python import PYTHON
 from hypothesis import given
 from hypothesis import strategies as st
 from result_files import all_results, model_result, task_results
@@ -149,10 +149,11 @@ def test_tasks_that_an_endpoint_refuses_are_skipped() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forks")
 def test_a_probe_of_the_tiny_policy_gives_a_config_that_trains(tmp_path: Path) -> None:
     """A task that does not fit the context is skipped, and the mixture can be extended by a training config."""
     words = "probe --model tiny --tasks leg_counting,spell_backward maze --levels 0 -n 16 --max-tokens 90"
-    command = [sys.executable, "-m", "rg_env.cli.main", *words.split(), "--output-dir", "probe"]
+    command = [*PYTHON, "-m", "rg_env.cli.main", *words.split(), "--output-dir", "probe"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("maze-level0: skipped: a prompt of ") == 2

@@ -3,12 +3,12 @@
 import contextlib
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 import pytest
+from forked_python import PYTHON
 
 WITHIN_S = 500
 """Time limit in seconds. Imports and the code that DeepSpeed compiles on first use take most of it, and a busy machine
@@ -59,19 +59,19 @@ def arguments(policy, folder, **fields):  # 2 processes, 2 micro-batches each
 
 def torchrun(processes: int) -> list[str]:
     """Return a command that starts a script on CPUs with torchrun."""
-    module = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
-    return module if processes > 1 else [sys.executable]
+    options = ["--standalone", "--nproc_per_node", str(processes), "--no-python"]
+    return [*PYTHON, "-m", "torch.distributed.run", *options, *PYTHON] if processes > 1 else PYTHON
 
 
 def accelerate(config: str) -> list[str]:
     """Return a command that starts a script with an accelerate config from configs/."""
-    program = str(Path(sys.executable).with_name("accelerate"))
-    return [program, "launch", "--config-file", str(CONFIGS / config), "--main-process-port", "0"]
+    options = ["--config-file", str(CONFIGS / config), "--main-process-port", "0", "--no_python"]
+    return [*PYTHON, "-m", "accelerate.commands.launch", *options, *PYTHON]
 
 
 def start(folder: Path, launcher: Sequence[str], arguments: Sequence[str]) -> "subprocess.Popen[str]":
     """Start a launcher with these arguments in its own session, with one thread per process."""
-    on_cpus = {"ACCELERATE_USE_CPU": "true"} if "accelerate" not in launcher[0] else {}
+    on_cpus = {"ACCELERATE_USE_CPU": "true"} if "accelerate.commands.launch" not in launcher else {}
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **on_cpus}
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     return subprocess.Popen(

@@ -6,12 +6,12 @@ import shlex
 import signal
 import statistics
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_python import PYTHON
 
 pytest.importorskip("psutil", reason="needs the train or eval extra")
 
@@ -91,6 +91,7 @@ def test_commands_that_cannot_be_combined_with_a_sweep(error_of: Any, folder: Pa
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forks")
 def test_an_interrupted_sweep_can_be_resumed(rg_env: Run, folder: Path) -> None:
     """The printed command resumes the interrupted run, skips the finished one, and compares both.
 
@@ -102,7 +103,7 @@ def test_an_interrupted_sweep_can_be_resumed(rg_env: Run, folder: Path) -> None:
     sweep = folder / "my sweep #1"
     (sweep / "sweep.yaml").write_text(yaml12.to_yaml(load_sweep("run.yaml", [], ["seed=0,1"]).described()))
     words = ["train", "run.yaml", "output.dir='my sweep #1'", "--sweep", "seed=0,1", "--resume", "auto"]
-    command, environment = [sys.executable, "-m", "rg_env.cli.main"], {**os.environ, "PYTHONUNBUFFERED": "1"}
+    command, environment = [*PYTHON, "-m", "rg_env.cli.main"], {**os.environ, "PYTHONUNBUFFERED": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen([*command, *words], env=environment, text=True, **pipes)
     assert process.stdout is not None

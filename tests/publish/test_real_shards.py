@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoint_files import TOKENIZER
+from forked_python import PYTHON
 from transformers import AutoModelForCausalLM
 
 from rg_env.errors import InputError
 from rg_env.tiny import POLICY_DIR
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(560)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(560), pytest.mark.usefixtures("forks")]
 Export = Callable[..., tuple[Path, list[str]]]
 WITHIN_S = 500
 """Imports take most of this time, as does DeepSpeed's first compilation; a busy machine takes three times as long."""
@@ -96,8 +97,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("written")
     (folder / "write.py").write_text(SCRIPT)
     config = Path(__file__).parents[2] / "configs" / "zero3_cpu.yaml"
-    command = [str(Path(sys.executable).with_name("accelerate")), "launch", "--config-file", str(config)]
-    command += ["--main-process-port", "0", "write.py"]
+    command = [*PYTHON, "-m", "accelerate.commands.launch", "--config-file", str(config), "--main-process-port", "0"]
+    command += ["--no_python", *PYTHON, "write.py"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=WITHIN_S)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from hub_runs import CONFIG, SMALL, train
 from hub_server import CANARY, HubServer
+from process_scripts import torchrun
 
 from rg_env.core.processes import entered
 from rg_env.errors import InputError
@@ -54,11 +54,11 @@ def wait(uploads: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # starts two processes, and two uploads in separate processes
+@pytest.mark.usefixtures("forks")
 def test_a_run_publishes_itself(hub: HubServer, tmp_path: Path) -> None:
     """Of two processes, the main one uploads during training and at the end. No files are left next to the run's
     folder, and none contains the token."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    command += ["-m", "rg_env.cli.main", "train", str(CONFIG), *SMALL, f"output.dir={tmp_path / 'run'}"]
+    command = [*torchrun(2), "-m", "rg_env.cli.main", "train", str(CONFIG), *SMALL, f"output.dir={tmp_path / 'run'}"]
     command += [*HUB, "hub.every=2", "hub.optimizer_state=full", "hub.private=true"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=800, env=environment)

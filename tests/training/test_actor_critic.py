@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from forked_python import PYTHON
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interrupts import interrupted
@@ -168,9 +169,10 @@ def test_an_update_that_is_not_finite_is_skipped(example: Any, by: float) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forks")
 def test_the_tiny_policy_learns(tmp_path: Path) -> None:
     """Sampled accuracy rises by at least 0.3 in five steps, with a critic that predicts part of the outcome."""
-    command = [sys.executable, str(EXAMPLE), "--model", "tiny", "--max-steps", "5", "--output-dir", "run"]
+    command = [*PYTHON, str(EXAMPLE), "--model", "tiny", "--max-steps", "5", "--output-dir", "run"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
     run = tmp_path / "run"
@@ -190,9 +192,10 @@ def test_the_tiny_policy_learns(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forks")
 def test_ctrl_c_ends_the_run_after_its_step(tmp_path: Path) -> None:
     """A checkpoint of that step and the results so far are saved."""
-    command = [sys.executable, "-u", str(EXAMPLE), "--model", "tiny", "--batch-size", "8", "--max-tokens", "4"]
+    command = [*PYTHON, "-u", str(EXAMPLE), "--model", "tiny", "--batch-size", "8", "--max-tokens", "4"]
     interrupted([*command, "--output-dir", "run", "--max-steps", "500"], tmp_path, "step   2/")
     results = results_of(tmp_path / "run")
     assert results["interrupted"]

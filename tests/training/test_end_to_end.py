@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked_python import PYTHON
 from interrupts import interrupted
 from run_metrics import evaluation_of, results_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forks")]
 
 
 @pytest.mark.parametrize("by", ["config", "script"])
@@ -25,7 +26,7 @@ def test_ctrl_c_saves_and_ends(tmp_path: Path, by: str) -> None:
     if by == "script":
         script = str(EXAMPLES / "train_minimal.py")
         arguments = [script, "--output-dir=run", "--model", "tiny", "--num-eval", "200", "--max-steps", "500"]
-    command = [sys.executable, "-u", *arguments]
+    command = [*PYTHON, "-u", *arguments]
     elsewhere = {**os.environ, "PATH": "/usr/bin:/bin"}  # so the shell would not find our programs by name
     printed, _, seconds = interrupted(command, tmp_path, "step   2/", env=elsewhere)
     assert seconds < 5 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # more if the machine is busy
@@ -42,7 +43,7 @@ def test_ctrl_c_saves_and_ends(tmp_path: Path, by: str) -> None:
         options = "--output-dir=run --model tiny --num-eval 200 --max-steps 500 --output-dir run --resume auto"
         assert resume == f"{programs}/python {script} {options}"
         command = [*resume.split()[1:], "--max-steps", str(results["steps"])]
-    done = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*PYTHON, *command], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
 
@@ -66,7 +67,7 @@ def test_own_data_trains(tmp_path: Path, by: str) -> None:
     if by == "script":
         options = "--data data.jsonl --question-column problem --max-steps 2 --batch-size 16 --num-eval 16"
         words = [str(EXAMPLES / "train_minimal.py"), *options.split(), "--model", "tiny", "--output-dir", "run"]
-    done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*PYTHON, *words], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     results = results_of(tmp_path / "run")
     assert (results["steps"], results["eval_after"]["n"]) == (2, 16)

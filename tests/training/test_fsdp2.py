@@ -102,6 +102,7 @@ CASES: dict[str, dict[str, Any]] = {
 @pytest.mark.slow
 @pytest.mark.timeout(2 * WITHIN_S)
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.usefixtures("forks")
 def test_two_processes_train_as_one(case: str, tmp_path: Path) -> None:
     """Only one process loads the weights, each process holds about half of the weights and of the gradients (also
     between micro-batches), updates equal those of one process, whole weights reach a server and a checkpoint, and a

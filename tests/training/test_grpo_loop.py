@@ -2,12 +2,12 @@
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from forked_python import PYTHON
 from run_code import EXAMPLES, example_module
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -62,10 +62,11 @@ def test_advantages_and_losses_by_the_formula(example: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1000)
+@pytest.mark.usefixtures("forks")
 def test_the_tiny_policy_learns(tmp_path: Path) -> None:
     """Five steps raise the accuracy on 200 held-out questions by at least 0.3, six standard errors of the
     difference."""
-    command = [sys.executable, str(EXAMPLE), "--steps", "5"]
+    command = [*PYTHON, str(EXAMPLE), "--steps", "5"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     before, after = map(float, re.findall(r"^accuracy on 200 held-out questions: ([\d.]+)$", done.stdout, re.MULTILINE))

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from rg_env.tiny import POLICY_DIR
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(WITHIN_S + 60)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(WITHIN_S + 60), pytest.mark.usefixtures("forks")]
 
 CURRICULUM = """
 def main():
