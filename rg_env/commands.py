@@ -3,7 +3,6 @@
 import argparse
 import atexit
 import contextlib
-import errno
 import gc
 import io
 import logging
@@ -16,12 +15,10 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any
 
+from rg_env.core.files import FULL
 from rg_env.core.processes import stop_signals
 from rg_env.core.text import without_controls
 from rg_env.errors import InputError, MissingExtraError, RGEnvError, StoppedTogether, from_interrupt, how_to_install
-
-_NO_BUG = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""System errors that do not indicate a bug: a full disk, an exceeded quota or file size limit, or a failing device."""
 
 
 def run_command(main: Callable[[], Any]) -> None:
@@ -102,7 +99,7 @@ def _failed_write(error: OSError) -> str | None:
     with contextlib.suppress(OSError):  # sys.stdout may have been replaced with an object that is not a file
         (poll := select.poll()).register(sys.stdout.fileno(), 0)
         is_closed = isinstance(error, BrokenPipeError) and bool(poll.poll(0))
-    if not is_closed and error.errno not in _NO_BUG:
+    if not is_closed and error.errno not in FULL:
         return None
     try:
         sys.stdout.flush()  # fails again if standard output caused the error

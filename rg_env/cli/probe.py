@@ -40,7 +40,8 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run `rg-env probe` and return the exit code."""
     from rg_env.core.config.yaml12 import to_yaml
-    from rg_env.core.run_folder import free_folder, write_aside
+    from rg_env.core.files import write_aside
+    from rg_env.core.run_folder import free_folder
     from rg_env.core.tasks.task_table import load_table
     from rg_env.errors import InputError
     from rg_env.evaluation.load import load_eval_config

@@ -40,6 +40,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rg_env.core import child_main
+from rg_env.core.files import opened_to_append
 from rg_env.errors import InputError
 
 if TYPE_CHECKING:
@@ -217,8 +218,8 @@ class ProcessGroup:
         import psutil
 
         self.command, self.log = command, log
-        with log.open("ab") as output:
-            self._begin = self._read = output.tell()  # earlier output in the file is from another program
+        with opened_to_append(log) as output:
+            self._begin = self._read = output.seek(0, os.SEEK_END)  # earlier output in the file is from another program
             base = os.environ if environment is None else environment
             self._process = psutil.Popen(
                 [sys.executable, "-I", "-S", child_main.__file__, str(os.getpid()), *command.arguments],

@@ -20,7 +20,7 @@ are never incomplete. A missing optional file is read as None or as empty. Readi
 that names the file. If a run was killed, the last line of a .jsonl file may be incomplete; readers ignore an incomplete
 last line.
 
-Commands that write to other folders (evaluations, sweeps, reports) also use `free_folder`, `locked` and `write_aside`.
+Commands that write to other folders (evaluations, sweeps) also use `free_folder` and `locked`.
 """
 
 import contextlib
@@ -44,6 +44,7 @@ from typing import Any
 import yaml
 
 from rg_env.core.config import yaml12
+from rg_env.core.files import check_no_link, make_folder, opened_to_append, write_aside
 from rg_env.core.processes import run
 from rg_env.core.text import cut_bytes, is_number, one_line, reason_of
 from rg_env.errors import InputError, OutputFolderError, installed_version
@@ -101,12 +102,10 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: str | Path) -> "RunFolder":
-        """Create the folder. Raises `OutputFolderError` if the folder cannot be created."""
+        """Create the folder. Raises `OutputFolderError` if the folder cannot be created, or if a subfolder is a
+        link."""
         run = cls(Path(path))
-        try:
-            run.evaluations.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OutputFolderError(f"cannot write to {path}: {error.strerror}") from error
+        make_folder(run.evaluations)
         return run
 
     def evaluation_file(self, step: int) -> Path:
@@ -213,7 +212,9 @@ class RunFolder:
         _append(self.rollouts_file, [{"step": step, **record} for record in records])
 
     def cut_after(self, step: int) -> None:
-        """Remove the records of all steps after `step`. A resumed run writes these records again."""
+        """Remove the records of all steps after `step`. A resumed run writes these records again. Raises
+        `OutputFolderError` if the folder of the evaluations is a link."""
+        check_no_link(self.evaluations)
         for file in (self.metrics_file, self.rollouts_file):
             if file.exists():
                 kept = [each for each in _with_steps(file) if each["step"] <= step]
@@ -426,24 +427,6 @@ def removed_on_error(folder: str | Path) -> Iterator[None]:
         raise
 
 
-@contextmanager
-def written_aside(file: Path) -> Iterator[Path]:
-    """Yield a temporary file that replaces `file` at the end of the block. On an error, the old file is kept."""
-    aside = file.with_name(f"{file.name}.part")
-    try:
-        yield aside
-        aside.replace(file)
-    except OSError:  # the disk may be full
-        aside.unlink(missing_ok=True)
-        raise
-
-
-def write_aside(file: Path, text: str) -> None:
-    """Write a text file atomically. Lone surrogates are written as escapes."""
-    with written_aside(file) as aside:
-        aside.write_text(text, encoding="utf-8", errors="backslashreplace")
-
-
 def _mapping(file: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
     try:
         values = parse(file.read_text(encoding="utf-8"))
@@ -461,8 +444,8 @@ def _write_json(file: Path, values: dict[str, Any]) -> None:
 
 
 def _append(file: Path, records: Sequence[dict[str, Any]]) -> None:
-    with file.open("a", encoding="utf-8", errors="backslashreplace") as lines:
-        lines.writelines(map(_line, records))
+    with opened_to_append(file) as lines:
+        lines.write("".join(map(_line, records)).encode("utf-8", "backslashreplace"))
 
 
 def _line(record: dict[str, Any]) -> str:

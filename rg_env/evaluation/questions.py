@@ -30,6 +30,7 @@ from rg_env.core.data.manifest import hash_of_rows, split_hash
 from rg_env.core.data.splits import question_hash
 from rg_env.core.data.user_rows import in_order
 from rg_env.core.environment import Environment, ReasoningGym, Row
+from rg_env.core.files import opened_to_append
 from rg_env.core.grading.scoring import Rollout, score, task_of
 from rg_env.core.rewards import RolloutRecord, question_of, record_of
 from rg_env.core.run_folder import damaged, json_lines
@@ -356,9 +357,11 @@ def record_file(path: Path, answer_sets: Sequence[TaskAnswers]) -> Iterator[int]
             raise OutputFolderError(f"{path} was removed during the evaluation, so its rollouts are lost")
 
     try:
-        file = path.open("a+b")
+        file = opened_to_append(path)
         file.seek(0)
         file.truncate(sum(len(line) for line in file if line.endswith(b"\n")))
+    except OutputFolderError:
+        raise
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
     by_name, unmatched = {(each.model, each.task): each for each in answer_sets}, 0

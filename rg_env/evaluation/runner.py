@@ -31,8 +31,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from rg_env.core.config import yaml12
 from rg_env.core.data.generation import check_options
+from rg_env.core.files import write_aside
 from rg_env.core.processes import resume_words
-from rg_env.core.run_folder import free_folder, locked, read_yaml, removed_on_error, write_aside
+from rg_env.core.run_folder import free_folder, locked, read_yaml, removed_on_error
 from rg_env.core.text import counted, one_line
 from rg_env.errors import EngineError, InputError, OutputFolderError, RGEnvError, ServerError
 from rg_env.evaluation import endpoints, local_models
@@ -90,11 +91,8 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
             for name, file in write_results(results, folder).items():
                 kind, shown = ("comparison", results.of_task(name)) if name else ("summary", results)
                 plot_results(shown, file.with_name(f"{kind}_{file.stem.removeprefix('results_')}.png"))
-        except FileNotFoundError as error:
-            raise OutputFolderError(
-                f"cannot write {error.filename}: {error.strerror}; fix the problem and resume with "
-                f"{resume_words(folder)}"
-            ) from error
+        except OutputFolderError as error:
+            raise OutputFolderError(f"{error}; fix the problem and resume with {resume_words(folder)}") from error
     return results, folder
 
 

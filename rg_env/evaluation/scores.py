@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from rg_env.core import statistics
+from rg_env.core.files import write_aside
 from rg_env.core.grading.scoring import Status
-from rg_env.core.run_folder import installed_commit, write_aside
+from rg_env.core.run_folder import installed_commit
 from rg_env.core.tasks.task_table import load_table
 from rg_env.core.text import file_part
 from rg_env.errors import InputError

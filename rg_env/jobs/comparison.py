@@ -16,10 +16,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rg_env.core.run_folder import RunFolder, write_aside
+from rg_env.core.files import write_aside
+from rg_env.core.run_folder import RunFolder
 from rg_env.core.statistics import Interval, mean_interval, runs_interval, with_interval
 from rg_env.core.text import counted, one_line, short_keys, shown
-from rg_env.errors import OutputFolderError
 from rg_env.evaluation import tables
 from rg_env.evaluation.plots import curves, style
 from rg_env.jobs.sweep import SEED, read_points, status_of
@@ -187,11 +187,8 @@ def write_comparison(comparison: Comparison) -> list[str]:
     lines = [f"# Sweep {one_line(folder.name)}", "", *table, "", _LEGEND, "", *(f"- {note}" for note in notes)]
     groups = [{**asdict(each), "figures": each.figures, "interval_over": each.over} for each in comparison.groups]
     text = json.dumps({"groups": groups, "notes": notes}, indent=1, ensure_ascii=False, default=asdict)
-    try:
-        write_aside(folder / "comparison.md", "\n".join(lines).rstrip() + "\n")
-        write_aside(folder / "comparison.json", f"{text}\n")
-    except OSError as error:
-        raise OutputFolderError(f"cannot write the comparison to {folder}: {error.strerror}") from error
+    write_aside(folder / "comparison.md", "\n".join(lines).rstrip() + "\n")
+    write_aside(folder / "comparison.json", f"{text}\n")
     names = ["comparison.md", "comparison.json"]
     if _plot(comparison, folder / "comparison.png"):
         names.append("comparison.png")

@@ -20,6 +20,7 @@ from jinja2 import Environment, StrictUndefined
 
 from rg_env.core.config.files import Document, is_config_file, read_config
 from rg_env.core.config.yaml12 import to_yaml
+from rg_env.core.files import write_aside
 from rg_env.core.text import counted, reason_of, without_controls
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.evaluation.load import load_eval_config
@@ -167,8 +168,11 @@ def write_script(script: str, file: Path, *, force: bool = False) -> None:
         OutputFolderError: `file` exists or cannot be written.
     """
     try:
-        with file.open("w" if force else "x", encoding="utf-8") as target:
-            target.write(script)
+        if force:
+            write_aside(file, script)
+        else:
+            with file.open("x", encoding="utf-8") as target:  # does not follow links
+                target.write(script)
     except FileExistsError as error:
         raise OutputFolderError(f"{file} exists: choose another --output, or overwrite it with --force") from error
     except (OSError, ValueError) as error:

@@ -38,8 +38,9 @@ import yaml
 
 from rg_env.core.config import yaml12
 from rg_env.core.config.files import COMMAND_LINE, Document, leaves, overridden, read_config, without_key
+from rg_env.core.files import check_no_link, make_folder, write_aside
 from rg_env.core.processes import Command, entered
-from rg_env.core.run_folder import RunFolder, damaged, locked, read_yaml, write_aside
+from rg_env.core.run_folder import RunFolder, damaged, locked, read_yaml
 from rg_env.core.text import counted, listed, one_line, short_keys, shortened, shown
 from rg_env.errors import ConfigError, InputError, OutputFolderError
 from rg_env.jobs.supervisor import Supervisor
@@ -343,10 +344,7 @@ def run_sweep(sweep: Sweep, folder: Path, *, again: str, command: CommandLine = 
         0 if all points finished, 1 if a point failed or was stopped by a monitor, or 128 + N if signal N ended the
         sweep.
     """
-    try:
-        (folder / LOGS).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputFolderError(f"cannot write to {folder}: {error.strerror}") from error
+    make_folder(folder / LOGS)
     supervisor = Supervisor()
     busy = f"another process is running the sweep in {folder}: wait for it or stop it"
     with supervisor.noting_signals(), locked(folder, busy):
@@ -372,6 +370,7 @@ def _run_point(supervisor: Supervisor, sweep: Sweep, point: SweepPoint, folder: 
         return status == "finished"
     failure, log = _failure_file(folder, point.name), folder / LOGS / f"{point.name}.log"
     failure.unlink(missing_ok=True)
+    check_no_link(place)
     resumes = _has_files(place)
     supervisor.say(f"{head} {point.name}{' resumes' if resumes else ''}")
     start = time.monotonic()
@@ -387,7 +386,7 @@ def _run_point(supervisor: Supervisor, sweep: Sweep, point: SweepPoint, folder: 
     elif not supervisor.signals:
         last = " ".join(program.last_lines(1))
         reason = f"exit code {program.code}: {one_line(last or reason or 'no output', 300)}"
-        failure.write_text(reason + "\n", encoding="utf-8")
+        write_aside(failure, reason + "\n")
         supervisor.say(f"{head} {point.name} failed with {reason} (see {log}); the sweep continues")
     return status == "finished"
 

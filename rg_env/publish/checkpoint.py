@@ -8,6 +8,7 @@ This module only reads files and needs neither the network nor torch.
 
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -164,6 +165,18 @@ def find_checkpoint(path: Path, *, best: bool = False, base: str | None = None) 
         return _checkpoint(_choose(path, best), base)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def check_links(files: Iterable[Path], *folders: Path) -> None:
+    """Raise `InputError` if one of `files` is a link to a file outside `folders`. In the Hub's cache, links to the
+    repository's own blobs are accepted."""
+    caches = [each.parents[1] / "blobs" for each in folders if each.absolute().parent.name == "snapshots"]
+    roots = [each.resolve() for each in (*folders, *caches)]
+    for file in files:
+        if not any(file.resolve().is_relative_to(root) for root in roots):
+            raise InputError(
+                f"{file} is a link to {file.resolve()}, which is outside the published folders: replace it with a copy"
+            )
 
 
 def _choose(path: Path, best: bool) -> Path:

@@ -21,7 +21,7 @@ from typing import Any
 from rg_env.core.config.yaml12 import to_yaml
 from rg_env.core.run_folder import RunFolder, read_json, read_yaml
 from rg_env.errors import InputError
-from rg_env.publish.checkpoint import TOKENIZER, Checkpoint
+from rg_env.publish.checkpoint import TOKENIZER, Checkpoint, check_links
 from rg_env.tiny import TINY
 
 CURVE = RunFolder(Path()).curve_file.name
@@ -69,12 +69,7 @@ def published_files(checkpoint: Checkpoint, *, full: bool) -> Files:
     if full:
         for file in _matching(folder, _STATE):
             found[f"{checkpoint.state_path}/{file.relative_to(folder).as_posix()}"] = file
-    roots = [folder.resolve(), run.path.resolve()]
-    for file in found.values():
-        if not any(file.resolve().is_relative_to(root) for root in roots):
-            raise InputError(
-                f"{file} is a link to {file.resolve()}, which is outside the published folders: replace it with a copy"
-            )
+    check_links(found.values(), folder, run.path)
     return {path: _content(checkpoint, run, file) for path, file in found.items()}
 
 

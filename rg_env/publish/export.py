@@ -31,7 +31,7 @@ from transformers import AutoModelForCausalLM
 from rg_env.core.run_folder import removed_on_error
 from rg_env.core.text import counted, reason_of
 from rg_env.errors import ExportError, InputError, OutputFolderError, RGEnvError
-from rg_env.publish.checkpoint import Checkpoint, find_checkpoint
+from rg_env.publish.checkpoint import Checkpoint, check_links, find_checkpoint
 from rg_env.publish.model import ModelFiles, adapted, build, match
 from rg_env.publish.weights import StateDict, read_weights
 from rg_env.training.checkpointing.files import WEIGHTS, weight_files
@@ -79,15 +79,20 @@ def export(request: ExportRequest, say: Callable[[str], None] = print) -> Path:
     """
     checkpoint = find_checkpoint(request.path, best=request.best, base=request.base)
     folder = Path(os.path.abspath(checkpoint.folder))  # resolves "." and "..", which are not usable as names
+    run = checkpoint.run
+    files = [run.config_file, run.arguments_file, run.manifest_file] if run else []
+    files = [file for file in files if file.is_file()]
+    folders = {checkpoint.folder, checkpoint.weights}
+    check_links(
+        [*files, *(file for each in folders for file in each.iterdir())], *folders, *([run.path] if run else [])
+    )
     out = request.out or folder.with_name(f"{folder.name}-export")
     with _new_folder(out) as aside:
         _export(request, checkpoint, aside, say)
         # With these files, evaluations find the settings and training questions even after the export is moved.
-        run = checkpoint.run
-        for file in (run.config_file, run.arguments_file, run.manifest_file) if run else ():
-            if file.is_file():
-                (aside / "run").mkdir(exist_ok=True)
-                shutil.copyfile(file, aside / "run" / file.name)
+        for file in files:
+            (aside / "run").mkdir(exist_ok=True)
+            shutil.copyfile(file, aside / "run" / file.name)
     return out
 
 

@@ -18,6 +18,7 @@ import torch
 from accelerate import Accelerator
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from rg_env.core.files import opened_to_append
 from rg_env.core.processes import print_once
 from rg_env.core.text import counted, reason_of
 from rg_env.errors import InputError, RefusedError, ServerError, TrainingError
@@ -90,7 +91,7 @@ class Vllm(Engine):
         self._proof = proof[:PROOF_TOKENS]
         self._metrics: dict[str, float] = {}
         self._canceled = False
-        self._lock: IO[str] | None = None
+        self._lock: IO[bytes] | None = None
         self._transfer: SharedMemoryTransfer | NcclTransfer | None = None  # only the main process has a transfer
 
         try:
@@ -322,22 +323,22 @@ def model_logprobs(model: Any, ids: list[int], device: torch.device) -> torch.Te
     return torch.log_softmax(logits, dim=-1).gather(1, tokens[0, 1:, None])[:, 0].cpu()
 
 
-def _acquire_lock(server: VllmServer) -> IO[str]:
+def _acquire_lock(server: VllmServer) -> IO[bytes]:
     """Acquire the lock that lets only one trainer on this machine use a server. The lock is released when the process
     that holds it ends, for whatever reason."""
     path = Path(tempfile.gettempdir()) / f"rg-env-{os.getuid()}-{server.host}-{server.port}.lock".replace(":", "_")
-    lock = path.open("a+")
+    lock = opened_to_append(path)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         lock.seek(0)
-        holder = lock.read().strip()
+        holder = lock.read().decode(errors="replace").strip()
         lock.close()
         raise ServerError(
             f"the server at {server} serves another trainer (process {holder or 'unknown'}): wait for that trainer to "
             f"finish, or start a server on another port with `{start_hint(port=server.port + 1)}`"
         ) from None
     lock.truncate(0)
-    lock.write(f"{os.getpid()}\n")
+    lock.write(b"%d\n" % os.getpid())
     lock.flush()
     return lock

@@ -143,7 +143,7 @@ def test_old_files_make_room(cache: Path) -> None:
         _store({**WHAT, "seed": seed}, str(seed))
         os.utime(row_cache.path_of(cache, {**WHAT, "seed": seed}), (seed, seed))
     _load({**WHAT, "seed": 0})
-    remains, other = cache / "killed.tmp", cache / "note.txt"
+    remains, other = cache / ".killed.part", cache / "note.txt"
     for path in (remains, other):
         path.write_text("x" * 1000)
         os.utime(path, (0, 0))

@@ -136,3 +136,29 @@ def test_an_interrupted_export_leaves_no_files(saved: Path, exported: Export, mo
     with pytest.raises(KeyboardInterrupt):
         exported(saved, out=saved.parent / "new" / "out")
     assert sorted(saved.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["m/chat_template.jinja", "m/config.json", "m/model.safetensors", "run/config.yaml"])
+def test_links_to_other_folders_are_refused(name: str, saved: Path, exported: Export, tmp_path: Path) -> None:
+    """An export would contain a copy of a private file. The Hub's cache consists of links to its own blobs."""
+    run, link = saved.parent, saved / name.removeprefix("m/")
+    if name.startswith("run/"):
+        (run / "metrics.jsonl").touch()
+        link = run / "config.yaml"
+        link.write_text("seed: 1\n")
+    secret = tmp_path / "id_rsa"
+    link.rename(secret) if link.exists() else secret.write_text("private")
+    link.symlink_to(secret)
+    with pytest.raises(InputError, match=rf"{link.name} is a link to {secret}, which is outside the published folders"):
+        exported(saved, verify=False)
+    assert not (run / f"{saved.name}-export").exists()
+
+
+def test_the_hubs_cache_can_be_exported(saved: Path, exported: Export, tmp_path: Path) -> None:
+    snapshot, blobs = tmp_path / "models--me--m/snapshots/main", tmp_path / "models--me--m/blobs"
+    snapshot.mkdir(parents=True)
+    saved.rename(blobs)
+    for file in blobs.iterdir():
+        (snapshot / file.name).symlink_to(Path("../../blobs") / file.name)
+    out, _ = exported(snapshot, verify=False, out=tmp_path / "out")
+    assert (out / "config.json").is_file()

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from rg_env.core.data.selection import DrawnRow
+from rg_env.core.files import written_aside
 from rg_env.core.text import reason_of
 
 MAX_BYTES = 1 << 30
@@ -101,14 +102,12 @@ def load(path: Path) -> list[DrawnRow] | None:
 
 def store(path: Path, rows: list[DrawnRow], max_bytes: int = MAX_BYTES) -> None:
     """Cache `rows`, and remove the least recently used files beyond `max_bytes`. A failure causes only a warning."""
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
     try:
-        temporary.write_bytes(gzip.compress(json.dumps(rows).encode(), compresslevel=3, mtime=0))
-        temporary.replace(path)
+        with written_aside(path) as aside:
+            aside.write(gzip.compress(json.dumps(rows).encode(), compresslevel=3, mtime=0))
         _prune(path.parent, max_bytes)
     except OSError as error:
         _logger.warning("cannot cache rows in %s (%s); they will be rebuilt next time", path.parent, reason_of(error))
-        temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -141,7 +140,7 @@ def _prune(where: Path, max_bytes: int) -> None:
     """Remove the least recently used files beyond `max_bytes`, including the remains of killed builds."""
     total = 0
     with contextlib.suppress(FileNotFoundError):  # another build may also be pruning
-        files = [(path.stat(), path) for path in where.iterdir() if path.suffix in (".gz", ".tmp", ".lock")]
+        files = [(path.stat(), path) for path in where.iterdir() if path.suffix in (".gz", ".part", ".lock")]
         for status, path in sorted(files, key=lambda each: each[0].st_mtime, reverse=True):
             total += status.st_size
             if total > max_bytes:

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from rg_env.core.run_folder import written_aside
+from rg_env.core.files import written_aside
 from rg_env.core.text import one_line
-from rg_env.errors import InputError, OutputFolderError
+from rg_env.errors import InputError
 from rg_env.evaluation.results import Accuracy
 
 # Okabe and Ito's palette for color-blind readers, without yellow, which is faint on white.
@@ -139,8 +139,5 @@ def save(figure: Figure, output: Path) -> None:
     """
     kind = check_suffix(output).suffix[1:].lower()
     extent = "tight" if figure.get_layout_engine() is None else None  # layout engines fit everything into the figure
-    try:
-        with written_aside(output) as aside:
-            figure.savefig(aside, dpi=120, format=kind, bbox_inches=extent, pad_inches=0.15)
-    except OSError as error:
-        raise OutputFolderError(f"cannot write {output}: {error.strerror}") from error
+    with written_aside(output) as aside:
+        figure.savefig(aside, dpi=120, format=kind, bbox_inches=extent, pad_inches=0.15)

@@ -20,8 +20,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from rg_env.core.run_folder import RunFolder, written_aside
-from rg_env.errors import InputError, OutputFolderError
+from rg_env.core.files import written_aside
+from rg_env.core.run_folder import RunFolder
+from rg_env.errors import InputError
 from rg_env.evaluation.questions import ROLLOUTS
 from rg_env.evaluation.report.content import Page, results_page, run_page
 from rg_env.evaluation.results import nothing_in, results_files
@@ -59,11 +60,8 @@ def write_report(source: Path, output: Path | None = None, limit: int = ROLLOUTS
     output = output or (source if source.is_dir() else source.parent) / "report.html"
     if output.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"{output} must end in .html, so that no results are overwritten")
-    try:
-        with written_aside(output) as aside:
-            aside.write_text(render(page), encoding="utf-8", errors="replace", newline="\n")
-    except OSError as error:
-        raise OutputFolderError(f"cannot write {output}: {error.strerror}") from error
+    with written_aside(output) as aside:
+        aside.write(render(page).encode("utf-8", "replace"))
     return Report(output, page.notes)
 
 

@@ -37,6 +37,7 @@ from transformers import GenerationConfig, TrainerState
 
 from rg_env.core.data.manifest import check_manifest, hash_of_rows
 from rg_env.core.environment import Environment
+from rg_env.core.files import make_folder
 from rg_env.core.run_folder import RunFolder, checkpoint_step, read_json
 from rg_env.core.text import counted, gigabytes, listed, reason_of
 from rg_env.errors import InputError, TrainingError
@@ -201,7 +202,8 @@ class Checkpoints:
 
     def _begin(self, part: Path) -> None:
         shutil.rmtree(part.parent, ignore_errors=True)  # left by a run that was killed
-        part.mkdir(parents=True)
+        make_folder(part.parent)
+        part.mkdir()
 
     def _write_model(self, part: Path, weights: dict[str, torch.Tensor]) -> None:
         trainer = self._trainer

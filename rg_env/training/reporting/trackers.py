@@ -22,6 +22,7 @@ from typing import Any
 from accelerate.tracking import GeneralTracker, TensorBoardTracker, TrackioTracker, WandBTracker
 from transformers import TrainerCallback
 
+from rg_env.core.files import check_no_link, make_folder
 from rg_env.core.text import reason_of
 from rg_env.errors import InputError
 from rg_env.training.collectives import on_main
@@ -126,7 +127,8 @@ class Trackers(TrainerCallback):
 
     def _tracker(self, name: str, run_name: str) -> GeneralTracker:
         if name == "tensorboard":
-            return TensorBoardTracker("", self._folder / "tensorboard")
+            make_folder(self._folder / name)
+            return TensorBoardTracker("", self._folder / name)
         if name == "trackio":
             return TrackioTracker(self._config.project, name=run_name)
         import wandb
@@ -139,6 +141,7 @@ class Trackers(TrainerCallback):
         for variable, value in _WANDB.items():
             os.environ.setdefault(variable, value)
         check_logins(self._config)
+        check_no_link(self._folder / name)
         return WandBTracker(
             os.environ.get("WANDB_PROJECT", self._config.project),
             name=os.environ.get("WANDB_NAME", run_name),

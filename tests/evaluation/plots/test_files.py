@@ -143,7 +143,7 @@ def test_all_files_of_an_evaluation_give_one_plot(rg_env: Run) -> None:
         ("b.json all.json", "b.json cannot be compared with all.json: only all.json has the task 'gcd'"),
         ("a.json again.json", "a.json both have a model 'a', with different results"),
         ("a.json --output a.jpg", "a.jpg must end in .png, .svg or .pdf"),
-        ("a.json --output no/a.png", "cannot write no/a.png: No such file or directory"),
+        ("a.json --output no/a.png", "cannot write no/a.png: the folder no does not exist or was removed"),
         ("a.json --rename aa=b", "unknown model 'aa': "),
         ("run/metrics.jsonl --rename rum=b", "unknown run 'rum': did you mean 'run'?"),
         ("a.json --rename a=", "but '' is empty"),

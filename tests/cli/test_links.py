@@ -1,0 +1,152 @@
+"""Commands in a folder full of links, such as an archive from a stranger may contain: no file outside is changed."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_server import ChatServer
+from report_samples import write_run
+
+from rg_env.core.files import make_folder, opened_to_append, remove_partial, write_aside, written_aside
+from rg_env.core.run_folder import RunFolder
+from rg_env.errors import OutputFolderError
+
+Run = Callable[..., tuple[int, str, str]]
+SWEEP_RESULTS = {"steps": 20, "interrupted": False, "error": None, "eval_before": None, "eval_after": None}
+
+
+@pytest.fixture(scope="module")
+def chat() -> Iterator[ChatServer]:
+    with ChatServer(str) as server:
+        yield server
+
+
+def prepare_run(folder: Path, url: str) -> list[list[str]]:
+    write_run(folder)
+    return [["report", str(folder)], ["plot", f"{folder}/metrics.jsonl"]]
+
+
+def prepare_evaluation(folder: Path, url: str) -> list[list[str]]:
+    models = json.dumps({"a": {"model": "m", "url": url}})
+    given = [f"models={models}", "tasks=gcd", "num_examples=2", f"output.dir={folder}"]
+    return [["eval", *given, *(["--resume"] if folder.exists() else [])], ["report", str(folder)]]
+
+
+def prepare_sweep(folder: Path, url: str) -> list[list[str]]:
+    write_run(folder / "seed=1")
+    (folder / "seed=1" / "train_results.json").write_text(json.dumps(SWEEP_RESULTS))
+    (folder / "sweep.yaml").write_text(json.dumps({"points": {"seed=1": {"seed": 1}}}))
+    return [["compare", str(folder)]]
+
+
+def prepare_script(folder: Path, url: str) -> list[list[str]]:
+    folder.mkdir()
+    config = Path(__file__).parents[2] / "configs/train/tiny.yaml"
+    return [["slurm", str(config), "--output", f"{folder}/job", "--force", "--gpus=1", "--time=1:0"]]
+
+
+PREPARE = {
+    each.__name__.removeprefix("prepare_"): each
+    for each in (prepare_run, prepare_evaluation, prepare_sweep, prepare_script)
+}
+
+
+@pytest.mark.parametrize("name", PREPARE)
+def test_no_command_writes_through_a_link(name: str, chat: ChatServer, rg_env: Run, tmp_path: Path) -> None:
+    """Links to files outside are at the names of all files that the commands write. The commands replace a link, or
+    refuse it if they would append to the file."""
+    prepare, run = PREPARE[name], tmp_path / "run"
+    commands = prepare(run, chat.url)
+    for command in commands:
+        assert rg_env(*command)[0] == 0
+    clean = run.rename(tmp_path / "clean")
+    fixed = [each.relative_to(clean) for each in clean.rglob("*") if not re.search(r"_\d{8}-\d{6}", each.name)]
+    appended = [path for path in fixed if name == "evaluation" and path.name == "rollouts.jsonl"]
+    replaced = [path for path in fixed if path not in appended and not (clean / path).is_dir()]
+    assert replaced
+    parts = [path.with_name(f"{path.name}.part") for path in replaced]
+    for paths in [[*replaced, *parts], *([appended] if appended else [])]:
+        shutil.copytree(clean, run)
+        (outside := tmp_path / "outside").mkdir()
+        for path in paths:
+            goal, link = outside / "_".join(path.parts), run / path
+            link.rename(goal) if link.exists() else goal.write_text("precious")
+            link.symlink_to(goal)
+        before = {file: file.read_bytes() for file in outside.iterdir()}
+        for command in prepare(run, chat.url) if name == "evaluation" else commands:
+            code, _, error = rg_env(*command)
+            assert code == (2 if paths == appended and command[0] == "eval" else 0), error
+        assert {file: file.read_bytes() for file in outside.iterdir()} == before
+        shutil.rmtree(run)
+        shutil.rmtree(outside)
+
+
+WRITES: dict[str, Callable[[RunFolder], Any]] = {
+    "config.yaml": lambda run: run.write_config({"seed": 1}),
+    "arguments.yaml": lambda run: run.write_config({}, {"seed": 1}),
+    "manifest.json": lambda run: run.write_manifest(None),
+    "metrics.jsonl": lambda run: (run.cut_after(0), run.add_metrics(1, {})),
+    "rollouts.jsonl": lambda run: (run.cut_after(0), run.add_rollouts(1, [{}])),
+    "eval_results": lambda run: (RunFolder.create(run.path), run.write_evaluation(1, {})),
+    "eval_results ": lambda run: run.cut_after(0),
+    "eval_results/eval_step_1.json": lambda run: run.write_evaluation(1, {}),
+    "eval_results/eval_step_2.json": lambda run: run.cut_after(1),
+    "train_results.json": lambda run: run.write_results({}),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+@pytest.mark.parametrize("kind", ["link", "relative link", "broken link", "hard link", "pipe"])
+def test_a_run_does_not_write_through_a_link(name: str, kind: str, tmp_path: Path) -> None:
+    """Training resumes in a folder with links at the names of its files."""
+    outside, run = tmp_path / "outside", RunFolder(tmp_path / "run")
+    path = run.path / name.strip()
+    is_folder, victim = path.name == "eval_results", outside / "eval_step_2.json"
+    outside.mkdir()
+    path.parent.mkdir(parents=True)
+    victim.write_text('{"step": 1}\n')
+    if kind.endswith("link") and kind != "hard link":
+        goal = outside if is_folder else victim
+        goal = outside / "new" if kind == "broken link" else goal
+        path.symlink_to(Path("..") / goal.relative_to(tmp_path) if kind[0] == "r" and path.parent == run.path else goal)
+    elif is_folder:
+        return
+    elif kind == "hard link":
+        path.hardlink_to(victim)
+    else:
+        os.mkfifo(path)
+    with contextlib.suppress(OutputFolderError):
+        WRITES[name](run)
+        assert not is_folder
+    assert {file.name: file.read_text() for file in outside.iterdir()} == {victim.name: '{"step": 1}\n'}
+
+
+def test_files_are_written_aside(tmp_path: Path) -> None:
+    """A failed write keeps the old file and leaves no other; what a killed process left is removed later."""
+    file = tmp_path / ("n" * 255)
+    write_aside(file, "a\ud800")
+    assert file.read_bytes() == b"a\\ud800"
+    (tmp_path / f".x.{'a' * 16}.part").touch()
+    with contextlib.suppress(KeyboardInterrupt), written_aside(file) as aside:
+        aside.write(b"half")
+        raise KeyboardInterrupt
+    assert file.read_bytes() == b"a\\ud800"
+    remove_partial(tmp_path)
+    assert [*tmp_path.iterdir()] == [file]
+    (tmp_path / "to").symlink_to(tmp_path)  # the user's own path
+    write_aside(tmp_path / "to" / "other", "1")
+    with opened_to_append(tmp_path / "to" / "other") as lines:
+        lines.write(b"2")
+    assert (tmp_path / "other").read_text() == "12"
+    with pytest.raises(OutputFolderError, match=r"^\S+/to is a link or a special file"):
+        make_folder(tmp_path / "to")
+    with pytest.raises(OutputFolderError, match=r"the folder .*no does not exist or was removed"):
+        write_aside(tmp_path / "no" / "file", "")
+    with pytest.raises(OutputFolderError, match=r"/to is a link"):
+        opened_to_append(tmp_path / "to")
