@@ -7,6 +7,7 @@ import gc
 import io
 import logging
 import os
+import re
 import select
 import signal
 import sys
@@ -17,8 +18,14 @@ from typing import Any
 
 from rg_env.core.files import FULL
 from rg_env.core.processes import stop_signals
-from rg_env.core.text import without_controls
+from rg_env.core.text import listed, one_line, without_controls
 from rg_env.errors import InputError, MissingExtraError, RGEnvError, StoppedTogether, from_interrupt, how_to_install
+
+_MAY_BE_IN_FILE = re.compile(
+    r"[A-Za-z]\w*_(KEY|TOKEN)|WANDB_(PROJECT|ENTITY|NAME|MODE|TAGS|NOTES|RUN_GROUP|JOB_TYPE)|TRACKIO_PROJECT"
+)
+"""Pattern for the names of variables that are read from `.env`: keys, and what a tracker shows about a run. Endpoints
+and folders are not included."""
 
 
 def run_command(main: Callable[[], Any]) -> None:
@@ -147,7 +154,8 @@ def require(*packages: str, extra: str) -> None:
 
 
 def load_keys() -> None:
-    """Load `.env` from the working directory into the environment. Existing variables take precedence.
+    """Load the keys in `.env` in the working directory into the environment. Existing variables take precedence. Other
+    variables are ignored, with a line on standard error that names them.
 
     Raises:
         InputError: `.env` cannot be read.
@@ -159,14 +167,22 @@ def load_keys() -> None:
     # `load_dotenv` is not used, because an empty HF_TOKEN in the environment would hide the token stored by `hf auth
     # login`.
     try:
-        for name, value in dotenv_values(".env").items():
-            if value:
-                os.environ.setdefault(name, value)
+        values = {name: value for name, value in dotenv_values(".env").items() if value}
     except (OSError, ValueError) as error:  # the file is not readable, or is not text
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise InputError(
             f"cannot read .env in this folder ({reason}): fix the file, or run in another folder"
         ) from error
+    for name in filter(_MAY_BE_IN_FILE.fullmatch, values):
+        os.environ.setdefault(name, values[name])
+    # Others could run code (PYTHONPATH) or send keys elsewhere (HF_ENDPOINT), and the folder may have been downloaded.
+    others = [one_line(name, 40) for name in values if not _MAY_BE_IN_FILE.fullmatch(name) and name not in os.environ]
+    if others and os.environ.get("RANK", "0") == "0":
+        print(
+            f"note: {listed(others, 5)} in .env: ignored, because only keys (*_KEY, *_TOKEN, some WANDB_*) are read "
+            "from this file; set other variables in the shell",
+            file=sys.stderr,
+        )
 
 
 def prepare_process() -> None:

@@ -191,3 +191,23 @@ def test_a_process_of_a_group_does_not_finalize_the_interpreter(end: str, code: 
     done = run_code(GROUP.replace("END", end), check=False)
     assert (done.returncode, done.stdout) == (code, "at exit "), done.stderr
     assert done.stderr == ("error: bad\n" if code == 2 else "")
+
+
+def test_only_keys_are_read_from_the_folders_file(tmp_path: Path) -> None:
+    """A downloaded folder's `.env` can neither run code nor send keys elsewhere, and what is ignored is named."""
+    refused = [
+        *("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "LD_PRELOAD", "LD_LIBRARY_PATH", "PATH_", "HF_ENDPOINT"),
+        *("HTTPS_PROXY", "https_proxy", "OPENAI_BASE_URL", "WANDB_BASE_URL", "WANDB_DIR", "WANDB__EXECUTABLE"),
+        *("TRACKIO_SPACE_ID", "TRACKIO_DIR", "HF_HOME", "RG_ENV_CACHE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"),
+    ]
+    accepted = ["OPENAI_API_KEY", "MY_KEY", "HF_TOKEN", "WANDB_API_KEY", "WANDB_PROJECT", "WANDB_MODE"]
+    (tmp_path / ".env").write_text("".join(f"{name}=from-file\n" for name in [*refused, *accepted]))
+    without = {name: value for name, value in os.environ.items() if name not in {*refused, *accepted}}
+    main = "print(*sorted(name for name in os.environ if os.environ[name] == 'from-file'))"
+    command = [sys.executable, "-P", "-c", program_of(main)]
+    done = subprocess.run(command, capture_output=True, text=True, env=without, cwd=tmp_path, check=True)
+    assert done.stdout.split() == sorted(accepted)
+    assert done.stderr.startswith(
+        "note: PYTHONPATH, PYTHONHOME, PYTHONSTARTUP, LD_PRELOAD, LD_LIBRARY_PATH and 14 more"
+    )
+    assert done.stderr.count("\n") == 1

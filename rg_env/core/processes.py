@@ -52,7 +52,10 @@ TOGETHER_S = 1.0
 may send two."""
 _PR_SET_CHILD_SUBREAPER = 36
 _LAUNCHER_PREFIXES = ("RANK", "LOCAL_", "WORLD_SIZE", "MASTER_", "ACCELERATE_", "TORCHELASTIC_", "FSDP_")
-_BARE = ("PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH")
+_BARE = ("PATH", "HOME", "TMPDIR", "LANG")
+_BARE_PATHS = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME")
+"""Variables without which some interpreters do not start. Their relative parts are removed, because the working
+directory may have been downloaded."""
 
 
 # Distributed training, as described by the launcher's environment variables (torch is not imported)
@@ -114,6 +117,9 @@ def bare_environment() -> dict[str, str]:
     A fixed hash seed, a fixed time zone and a single thread make results reproducible.
     """
     kept = {name: value for name, value in os.environ.items() if name in _BARE or name.startswith("LC_")}
+    for name in _BARE_PATHS:
+        parts = [part for part in os.environ.get(name, "").split(os.pathsep) if os.path.isabs(part)]
+        kept |= {name: os.pathsep.join(parts)} if parts else {}
     if sys.dont_write_bytecode:
         kept["PYTHONDONTWRITEBYTECODE"] = "1"
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -151,3 +151,14 @@ def test_no_other_module_starts_processes() -> None:
             if is_fork or {"subprocess", "multiprocessing", "pty"} & {name.partition(".")[0] for name in names}:
                 found.add(str(path.relative_to(package)))
     assert found == {"core/processes.py"}
+
+
+def test_workers_load_nothing_from_the_working_directory(environ: Callable[..., None], tmp_path: Path) -> None:
+    """Of the variables with which an interpreter finds code, only absolute paths to libraries are passed on."""
+    environ(PYTHONPATH=str(tmp_path), PYTHONSTARTUP="x", LD_PRELOAD="x.so", LD_AUDIT="x.so", PYTHONHOME="home")
+    environ(LD_LIBRARY_PATH=f":lib:{tmp_path}:.", DYLD_LIBRARY_PATH="lib", OPENAI_API_KEY="secret", BASH_ENV="x")
+    found = bare_environment()
+    assert found["LD_LIBRARY_PATH"] == str(tmp_path)
+    names = {name for name in found if not name.startswith("LC_")} - {"PYTHONDONTWRITEBYTECODE", "TMPDIR", "LANG"}
+    threads = {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"}
+    assert names == {"PATH", "HOME", "LD_LIBRARY_PATH", "PYTHONHASHSEED", "TZ", *threads}
