@@ -32,17 +32,15 @@ def _reference(text: str) -> str | None:
     while at < len(text):
         block = re.compile(r"<think>.*?(?:</think>|$)", re.DOTALL).match(text, at)
         answer = re.compile(r"<answer>((?:(?!</?answer>).)*)</answer>", re.DOTALL).match(text, at)
-        stray = None
-        if answer:  # outside of blocks within the answer, `</think>` closes a block opened before the answer
-            blank = re.sub(r"<think>.*?</think>", lambda block: " " * len(block[0]), answer[1], flags=re.DOTALL)
-            stray = blank.partition("<think>")[0].find("</think>")
+        first = "</think>" not in text[:at]  # only the first `</think>` can close a block that the prompt opened
+        stray = answer and first and "</think>" in answer[1].partition("<think>")[0]
         if block:
             at = block.end()
-        elif answer and stray == -1:
+        elif answer and not stray:
             answers.append(answer[1])
             at = answer.end()
         elif text.startswith("</think>", at):
-            answers.clear()
+            answers = [] if first else answers
             at += len("</think>")
         else:
             at += 1
@@ -68,7 +66,7 @@ def test_extraction_equals_its_definition(text: str) -> None:
 def test_extraction_takes_linear_time(text: str) -> None:
     """20,000 tags take less than half a second of CPU time."""
     start = time.process_time()
-    assert extract(text) == NONE
+    assert extract(text).answer == ("4" if "4" in text else None)
     assert time.process_time() - start < 0.5
 
 

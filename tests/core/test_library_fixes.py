@@ -43,6 +43,64 @@ assert time.process_time() - start < 10
     run_code(code)
 
 
+def test_questions_of_game_of_life_halting_show_the_whole_board() -> None:
+    """At every level, the question contains one line per row and one number per cell, and nothing is elided."""
+    code = """
+import re
+from rg_env.core.tasks import library, library_fixes
+from rg_env.core.tasks.task_table import working_levels
+library.import_only("game_of_life_halting", "reasoning_gym.algorithmic.game_of_life_halting")
+library_fixes.fix_library("game_of_life_halting")
+levels = working_levels("game_of_life_halting")
+assert len(levels) == 4
+for options in levels.values():
+    entry = library.create("game_of_life_halting", options, seed=1, size=2)[1]
+    rows = re.findall(r"\\[([01 ]+)\\]", entry["question"])
+    sizes = entry["metadata"]["grid_size_x"], entry["metadata"]["grid_size_y"]
+    assert [len(rows), *{len(row.split()) for row in rows}] == list(sizes), options
+    assert "..." not in entry["question"]
+"""
+    run_code(code)
+
+
+def test_published_questions_with_a_part_of_the_board_are_left_out() -> None:
+    question = "Initial board:\n[[0 0 0 ... 0 0 0]\n [0 0 0 ... 0 0 0]]"
+    assert left_out("game_of_life_halting", {"question": question, "answer": "True", "metadata": {}})
+    assert not left_out("game_of_life_halting", {"question": "[[0 0]\n [0 1]]", "answer": "True", "metadata": {}})
+
+
+def test_powers_of_negative_numbers_have_brackets() -> None:
+    """Only the question of a negative base changes."""
+    code = """
+from rg_env.core.tasks import library, library_fixes
+library.import_only("power_function", "reasoning_gym.arithmetic.power_function")
+dataset = library.create("power_function", {}, seed=1, size=40)
+before = [dataset[i] for i in range(40)]
+library_fixes.fix_library("power_function")
+for old, new in zip(before, (dataset[i] for i in range(40))):
+    base, exponent = old["metadata"]["base"], old["metadata"]["exponent"]
+    assert f"Compute {base}^{exponent}." in old["question"]
+    power = f"({base})^{exponent}" if base < 0 else f"{base}^{exponent}"
+    assert new == {**old, "question": old["question"].replace(f"{base}^{exponent}", power)}
+assert 10 < sum("(-" in dataset[i]["question"] for i in range(40)) < 30
+"""
+    run_code(code)
+
+
+def test_propositional_logic_asks_for_more_than_a_premise() -> None:
+    code = """
+from rg_env.core.tasks import library, library_fixes
+library.import_only("propositional_logic", "reasoning_gym.logic.propositional_logic")
+dataset = library.create("propositional_logic", {}, seed=1, size=1)
+before = dataset[0]
+library_fixes.fix_library("propositional_logic")
+rule = "- The conclusion must not follow from a single premise.\\n"
+assert dataset[0]["question"].replace(rule, "", 1) == before["question"] != dataset[0]["question"]
+assert dataset[0]["metadata"] == before["metadata"]
+"""
+    run_code(code)
+
+
 def test_time_intervals_do_not_depend_on_the_date() -> None:
     """No entry contains today's date."""
     code = """

@@ -392,7 +392,7 @@ def test_a_problem_that_two_tasks_share_has_one_split() -> None:
     assert not expressions[0] & expressions[1]
 
 
-HIGHEST = {"arc_1d": 2, "game_of_life_halting": 1, "jugs": 1}
+HIGHEST = {"arc_1d": 2, "jugs": 1}
 """Highest levels tested; higher ones include draws that take minutes."""
 SOME_WITHOUT_GOLD = {"intermediate_integration"}
 TOO_FEW = {("coin_flip", 0), ("tower_of_hanoi", 0)}

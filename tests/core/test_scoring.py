@@ -107,6 +107,23 @@ def test_long_answers_are_not_graded() -> None:
     assert score(f"<answer>{'1' * 10_000}</answer>", INFO).status == "wrong"
 
 
+def test_a_long_solution_of_the_tower_of_hanoi_is_graded() -> None:
+    """The classic solution of 9 disks with 4 pegs is longer than the usual limit, and right. Ten times its length is
+    still too long."""
+
+    def moves(disks: int, a: int, b: int, c: int) -> list[str]:
+        if not disks:
+            return []
+        return [*moves(disks - 1, a, c, b), f"Move disk {disks} from Peg {a} to Peg {b}", *moves(disks - 1, c, b, a)]
+
+    info = _info("tower_of_hanoi", "-", num_disks=9, num_pegs=4, start_peg=1, target_peg=2)
+    text = "\n".join(moves(9, 1, 2, 3))
+    assert len(text) > scoring.MAX_ANSWER_CHARS
+    assert score(f"<answer>{text}</answer>", info).status == "correct"
+    assert score(f"<answer>{text * 10}</answer>", info).status == "too_long"
+    assert score("<answer>" + "\n".join(moves(8, 1, 2, 3)) * 2 + "</answer>", info).value == 0.0
+
+
 def test_an_entry_that_no_grader_can_read_is_ungradable(caplog: pytest.LogCaptureFixture) -> None:
     """The entry may be from another version of the library. The reason is in the score, and is logged once with the
     answer's text."""

@@ -5,12 +5,13 @@ an opening tag and the next closing tag, with no `<answer>` between them, so the
 counts. A thinking section is either
 
 - everything after a `<think>`, up to the next `</think>`, or to the end of the completion if no `</think>` follows, or
-- everything before a `</think>` without a matching `<think>`, because many chat templates put the opening tag in the
-  prompt.
+- everything before the first `</think>`, if no `<think>` precedes it, because many chat templates put the opening tag
+  in the prompt.
 
-A `<think>` inside an answer is part of the answer's text. Text outside `<answer>` tags never counts as an answer. The
-four tags have no alternative spellings, so `<thinking>`, `<THINK>` and `<answer >` are plain text. Extraction is a
-single pass over the tags, so it takes linear time for any text.
+Only the first `</think>` can end a section that the prompt opened. Later ones without a `<think>` are plain text, so a
+stray `</think>` after the answer does no harm. A `<think>` inside an answer is part of the answer's text. Text outside
+`<answer>` tags never counts as an answer. The four tags have no alternative spellings, so `<thinking>`, `<THINK>` and
+`<answer >` are plain text. Extraction is a single pass over the tags, so it takes linear time for any text.
 
 If `<think>` is in the prompt and the completion ends while the model is still thinking, the completion contains no
 thinking tags. The trainer and evaluations of local models know the prompt, and pass its end with the completion
@@ -24,6 +25,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 _TAG = re.compile(r"</?(?:answer|think)>")
+_BLANKS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0" + "".join(map(chr, range(0xFE00, 0xFE10))))
+"""Printable characters without a visible form: fillers, the blank Braille pattern and variation selectors."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ def extract(completion: object) -> Extraction:
     text = completion_text(completion)
     opened: int | None = None
     span: tuple[int, int] | None = None
-    thinking = False
+    thinking = thought = False
     for match in _TAG.finditer(text):
         tag = match.group()
         if tag == "<answer>":
@@ -51,12 +54,17 @@ def extract(completion: object) -> Extraction:
                 opened, thinking = None, False  # thinking tags since the opening tag were part of the answer
         elif tag == "<think>":
             thinking = True
-        elif thinking:
-            thinking = False
         else:
-            opened = span = None
+            if not thinking and not thought:
+                opened = span = None
+            thinking, thought = False, True
     answer = text[slice(*span)].strip() if span else ""
-    return Extraction("ok", answer) if answer else Extraction("no_answer", None)
+    return Extraction("ok", answer) if _is_visible(answer) else Extraction("no_answer", None)
+
+
+def _is_visible(text: str) -> bool:
+    """Whether any character is visible, unlike spaces, control characters and zero-width characters."""
+    return any(sign.isprintable() and sign != " " and sign not in _BLANKS for sign in text)
 
 
 def completion_text(completion: object) -> str:

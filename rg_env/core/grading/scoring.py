@@ -31,7 +31,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from rg_env.core.data.user_rows import OWN_TASK
 from rg_env.core.grading.extraction import Extraction, extract
-from rg_env.core.grading.graders import fault_of, grade
+from rg_env.core.grading.graders import fault_of, grade, longest_answer
 from rg_env.core.grading.graders.forms import same_value
 from rg_env.core.grading.workers import WorkerPool
 from rg_env.core.tasks.task_table import is_user_task, load_table
@@ -44,8 +44,8 @@ Grading = Literal["hardened", "partial", "upstream"]
 _GRADINGS = get_args(Grading)
 
 MAX_ANSWER_CHARS = 10_000
-"""Maximum length of an answer in characters (or twice the gold answer's length, if that is greater). The limit bounds
-the time for grading."""
+"""Maximum length of an answer in characters, or twice the gold answer's length, or the length of the task's longest
+sensible answer (`graders.longest_answer`), whichever is greatest. The limit bounds the time for grading."""
 CORRECT_FROM = 1 - 1e-9
 """Minimum value that counts as correct. The tolerance allows for rounding errors. It is small because the library's
 score for a time interval that is off by one second can be 0.9999999."""
@@ -246,11 +246,13 @@ def _object(text: str, name: str) -> dict[str, Any]:
 # Grading
 
 
-def _ungraded(answer: str | None, gold: str, task: str) -> Score | None:
+def _ungraded(answer: str | None, gold: str, task: str, entry: Mapping[str, Any] | None = None) -> Score | None:
     """Return the score for a completion that never reaches a grader, or None for any other completion."""
-    most = max(MAX_ANSWER_CHARS, 2 * len(gold))  # a tower_of_hanoi answer for nine disks has 16,000 characters
     if answer is None:
         return Score(0.0, None, "no_answer", task)
+    most = max(MAX_ANSWER_CHARS, 2 * len(gold))
+    if len(answer) > most and entry is not None:
+        most = max(most, longest_answer(task, entry))
     if len(answer) > most:
         return Score(0.0, answer, "too_long", task, f"{len(answer)} characters, more than {most}")
     return None
@@ -258,7 +260,7 @@ def _ungraded(answer: str | None, gold: str, task: str) -> Score | None:
 
 def _scored(extraction: Extraction, row: _Row) -> Score:
     answer = extraction.answer or ""
-    if ungraded := _ungraded(extraction.answer, str(row.entry["answer"]), row.task):
+    if ungraded := _ungraded(extraction.answer, str(row.entry["answer"]), row.task, row.entry):
         return ungraded
     found = (_by_worker if in_worker(row.task, row.grading) else _by_grader)(answer, row)
     # Several graders do not raise an error for an invalid entry, so the gold answer is graded as a check.

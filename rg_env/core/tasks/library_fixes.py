@@ -7,6 +7,9 @@
   huge, which yields the same items.
 - basic_arithmetic tries every possible divisor of numbers with up to 24 digits, which can take days. The fix factors
   the numbers' greatest common divisor, which yields the same items.
+- game_of_life_halting prints only the edges of boards with more than 1,000 cells. The fix prints all cells.
+- power_function asks for `-3^2`, which is -9 by the usual precedence, but expects 9. The fix writes `(-3)^2`.
+- propositional_logic does not say that a restated premise is not a conclusion. The fix adds a line to the question.
 - time_intervals completes partial dates with today's date. The fix uses a fixed date.
 - Questions without a right answer, with several right answers, or with only a trivial answer are excluded (see
   `LEFT_OUT`):
@@ -32,6 +35,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from rg_env.core.grading.graders.arithmetic import NEGATIVE_BASE
 from rg_env.core.grading.graders.games import captures
 from rg_env.core.grading.graders.gold import syllogism_follows
 from rg_env.core.grading.graders.logic import Premises
@@ -82,6 +86,7 @@ LEFT_OUT: dict[str, tuple[str, Callable[[Mapping[str, Any]], bool]]] = {
         "the code snippet failed",
         lambda entry: not (entry["metadata"]["input_data"] or entry["metadata"]["output_data"]),
     ),
+    "game_of_life_halting": ("the question shows only part of the board", lambda entry: "..." in entry["question"]),
     "propositional_logic": (
         "the premises contradict each other, or imply no new statement in at most two variables",
         lambda entry: Premises(entry["metadata"]).conclusion() is None,
@@ -166,6 +171,34 @@ def _fix_number_sequence(module: Any) -> None:
     rule.apply = guarded
 
 
+def _fix_game_of_life_halting(module: Any) -> None:
+    numpy = importlib.import_module("numpy")
+    cls = module.GameOfLifeHaltingDataset
+    draw = cls.__getitem__
+
+    def complete(self: Any, index: int) -> Any:
+        with numpy.printoptions(threshold=sys.maxsize, linewidth=sys.maxsize):
+            return draw(self, index)
+
+    cls.__getitem__ = complete
+
+
+def _fix_power_function(module: Any) -> None:
+    cls = module.PowerFunctionDataset
+    draw = cls.__getitem__
+
+    def bracketed(self: Any, index: int) -> Any:
+        entry = draw(self, index)
+        return {**entry, "question": NEGATIVE_BASE.sub(r"Compute (\1)^", entry["question"])}
+
+    cls.__getitem__ = bracketed
+
+
+def _fix_propositional_logic(module: Any) -> None:
+    rule = "- The conclusion must not follow from a single premise.\n"
+    module.QUESTION_FORMAT = module.QUESTION_FORMAT.replace("- Use the following", rule + "- Use the following")
+
+
 def _fix_time_intervals(module: Any) -> None:
     class FixedDate(datetime.date):
         @classmethod
@@ -179,6 +212,9 @@ def _fix_time_intervals(module: Any) -> None:
 _FIXES = {
     "basic_arithmetic": _fix_basic_arithmetic,
     "codeio": _fix_codeio,
+    "game_of_life_halting": _fix_game_of_life_halting,
     "number_sequence": _fix_number_sequence,
+    "power_function": _fix_power_function,
+    "propositional_logic": _fix_propositional_logic,
     "time_intervals": _fix_time_intervals,
 }

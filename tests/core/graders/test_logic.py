@@ -74,20 +74,19 @@ def test_gold_answers_of_propositional_logic() -> None:
     """The gold answer is the stored example if that is right, otherwise a conclusion of our own; it is missing if
     nothing follows."""
     item = premises("P", "(P → Q)")
-    for stored, gold in (("(Q ∨ R)", "(Q ∨ R)"), ("P", "Q"), ("(P ∧ Q)", "Q")):
+    for stored, gold in (("(Q ∨ R)", "(Q ∨ R)"), ("P", "Q"), ("(P ∧ Q)", "(P ∧ Q)"), ("(P ∨ Q)", "Q")):
         assert gold_answer("propositional_logic", entry(None, **{**item["metadata"], "example_answer": stored})) == gold
     assert gold_answer("propositional_logic", premises("P", "Q")) is None
 
 
 def test_sixteen_variables_are_quick() -> None:
-    """Answers on the largest truth table and answers with the most parts are graded in under a second together;
-    formulas of more than `MAX_DEPENDS` variables are wrong."""
+    """Answers on the largest truth table and answers with the most parts are graded in under a second together."""
     names = [chr(ord("A") + i) for i in range(16)]
     chain = [f"({a} → {b})" for a, b in itertools.pairwise(names)]
     answers = ["A → C ∨ " + " ∨ ".join(f"¬{name}" for name in names[4 : MAX_DEPENDS + 2]), " ↔ ".join(names[:10])]
     more = [" ∨ ".join(names * 12), " → ".join("ABCD" * 49), "A ∧ (B ∨ " * 1000, answers[0] + f" ∨ ¬{names[-1]}"]
     start = time.process_time()
-    assert [graded(answer, chain, names) for answer in answers + more] == [True, False, *[False] * len(more)]
+    assert [graded(answer, chain, names) for answer in answers + more] == [True, False, False, False, False, True]
     assert time.process_time() - start < 1.0
 
 

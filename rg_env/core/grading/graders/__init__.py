@@ -14,6 +14,7 @@ from rg_env.core.grading.graders.common import Grader
 from rg_env.core.grading.graders.forms import Unreadable, candidates
 from rg_env.core.grading.graders.gold import SOLVED_TASKS, STORED_ELSEWHERE, corrected
 from rg_env.core.grading.graders.gold import gold_answer as gold_answer
+from rg_env.core.grading.graders.written_out import result_is_right
 from rg_env.core.tasks.task_table import shipped_table
 
 _SHARED: Mapping[Grader, str] = {
@@ -52,6 +53,14 @@ BRACKETED = frozenset({"bf", "codeio", "intermediate_integration", "simple_integ
 grader."""
 
 
+WRITTEN_OUT = frozenset({
+    *_SHARED[common.exact_number].split(), *_SHARED[common.fraction].split(), *_SHARED[algebra.antiderivative].split(),
+    "complex_arithmetic", "count_bits", "decimal_arithmetic", "decimal_chain_sum", "fraction_simplification",
+    "gsm_symbolic", "leg_counting", "polynomial_multiplication", "power_function", "simple_geometry",
+})  # fmt: skip
+"""Tasks whose answer is a single value, which may follow a calculation or precede a unit (see `written_out`)."""
+
+
 def grade(
     task: str, config: Mapping[str, Any], entry: Mapping[str, Any], answer: str, *, partial_credit: bool = False
 ) -> float:
@@ -65,15 +74,31 @@ def grade(
     entry = corrected(task, entry, config)
     best = 0.0
     texts = candidates(answer, label=task not in COMPOSED, quotes=task not in QUOTED, brackets=task not in BRACKETED)
-    for text in texts:
+
+    def value_of(text: str) -> float:
         try:
-            value = grader(text, entry, config)
+            return grader(text, entry, config)
         except Unreadable:
-            continue
+            return 0.0
+
+    for text in texts:
+        value = value_of(text)
         if value >= 1.0:
             return 1.0
         best = max(best, value)
+    if task in WRITTEN_OUT and ("=" in answer or texts[-1][-1:].isalpha()):
+        question = str(entry.get("question", ""))
+        if any(result_is_right(text, question, lambda part: value_of(part) >= 1.0) for text in texts):
+            return 1.0
     return best if partial_credit else 0.0
+
+
+def longest_answer(task: str, entry: Mapping[str, Any]) -> int:
+    """Return the length in characters that a sensible answer may have, or 0 if the usual limit is enough. An entry that
+    lacks the necessary metadata gets the usual limit."""
+    if task == "tower_of_hanoi" and isinstance(entry["metadata"].get("num_disks"), int):
+        return move_games.longest_hanoi(entry)
+    return 0
 
 
 def fault_of(task: str, config: Mapping[str, Any], entry: Mapping[str, Any]) -> str:

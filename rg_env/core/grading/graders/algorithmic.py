@@ -22,10 +22,19 @@ _ASSIGNMENT = re.compile(r"([A-Z])(?:=|:|->|→)([0-9])")
 
 
 def signs(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the stored string in any letter case, in quotes, with spaces between characters, or as a list of
+    """Accept the stored string in any letter case, in quotes, with spaces between all characters, or as a list of
     characters."""
     gold = squeezed(entry["answer"]).casefold()
-    return squeezed(answer).casefold() == gold if gold else answer.strip().casefold() in _EMPTY
+    return _spelled(answer) == gold if gold else answer.strip().casefold() in _EMPTY
+
+
+def _spelled(text: str) -> str:
+    """Return `text` in lowercase without brackets, quotes and separators. Separators must be between all characters or
+    none: text that has only some is unreadable."""
+    pieces = [piece for piece in re.split(r"[\s,'\"`‘’“”()\[\]-]+", text.casefold()) if piece]
+    if len(pieces) > 1 and any(len(piece) > 1 for piece in pieces):
+        raise forms.Unreadable
+    return "".join(pieces)
 
 
 def ab(answer: str, entry: Entry, config: Config) -> float:
@@ -250,8 +259,8 @@ def letter_jumble(answer: str, entry: Entry, config: Config) -> float:
 
 
 def sentence_reordering(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the story's sentence in any letter case. Words in the right position get partial credit, not counting
-    words that are already in the right position in the question.
+    """Accept the story's sentence in any letter case and with any quotation marks. Words in the right position get
+    partial credit, not counting words that are already in the right position in the question.
 
     If a word occurs twice, the library stores both occurrences at the position of the first, but the original sentence
     is also accepted.
@@ -264,7 +273,7 @@ def sentence_reordering(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _sentence(text: str) -> str:
-    return text.strip().lstrip(_QUOTES).rstrip(_QUOTES + ".!?").casefold()
+    return re.sub('["“”„«»`]', "", text).strip().lstrip(_QUOTES).rstrip(_QUOTES + ".!?").casefold()
 
 
 def _in_place(words: Sequence[str], gold: str, start: str) -> float:
@@ -276,14 +285,18 @@ def _in_place(words: Sequence[str], gold: str, start: str) -> float:
 
 
 def spell_backward(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the reversed word in any letter case. The letters may be separated, for example by spaces or hyphens."""
-    return squeezed(answer).casefold() == entry["answer"].casefold()
+    """Accept the reversed word in any letter case. The letters may be separated, for example by spaces or hyphens. As
+    in the question's example, `word -> drow` is also accepted."""
+    word, arrow, reverse = re.sub("→|=>", "->", answer).rpartition("->")
+    if arrow and word.strip(f" \t\n{_QUOTES}").casefold() != entry["question"].rpartition(": ")[2].casefold():
+        return 0.0
+    return squeezed(reverse).casefold() == entry["answer"].casefold()
 
 
 def palindrome_generation(answer: str, entry: Entry, config: Config) -> float:
-    """Accept any palindrome made of exactly the given letters, in any letter case. The letters may be separated, for
-    example by spaces or hyphens."""
-    text = squeezed(answer).casefold()
+    """Accept any palindrome made of exactly the given letters, in any letter case, but not with spaces or punctuation
+    between the letters, which the question forbids."""
+    text = answer.strip().strip(_QUOTES).casefold()
     return text == text[::-1] and Counter(text) == Counter(entry["metadata"]["letters"])
 
 
@@ -329,8 +342,7 @@ def group_anagrams(answer: str, entry: Entry, config: Config) -> float:
 
 
 def word_ladder(answer: str, entry: Entry, config: Config) -> float:
-    """Accept any ladder from the start word to the end word that uses only the library's words and changes one letter
-    at each step."""
+    """Accept any ladder of English words from the start word to the end word that changes one letter at each step."""
     steps = forms.parts(answer.upper().replace("-", " "))
     metadata = entry["metadata"]
     if len(steps) < 2 or steps[0] != metadata["start_word"] or steps[-1] != metadata["end_word"]:
@@ -396,10 +408,12 @@ def _is_word_list(value: object) -> bool:
 
 @cache
 def _ladder_words() -> frozenset[str]:
-    """Return the uppercase words of 3 to 5 letters that `word_ladder` accepts as English."""
+    """Return the uppercase words of 3 to 5 letters that `word_ladder` accepts as English: the library's, which lack
+    many ordinary words, and those of SCOWL (`english_words.txt`)."""
+    listed = Path(__file__).with_name("english_words.txt").read_text(encoding="ascii")
     rows = csv.DictReader(_library_text("words.csv").splitlines())
     found = (row.get(f"{length}_letter") for row in rows for length in (3, 4, 5))
-    return frozenset(word.upper() for word in found if word)
+    return frozenset(word.upper() for word in (*found, *listed.split()) if word)
 
 
 @cache

@@ -16,6 +16,8 @@ _CONTEXT = Context(prec=1_100)
 """Decimal context for numbers of up to 1,000 digits. The process's own context is not used because the library may
 change it."""
 _POWER_FIGURES = 3
+NEGATIVE_BASE = re.compile(r"Compute (-[\d.]+)\^")
+"""The start of a power_function question with a negative base and without brackets."""
 _MAX_EXPONENT = 400
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _DAY_UNITS = (
@@ -28,7 +30,9 @@ _CURRENCIES = ("$", "€", "£", "¥", "₹")
 _PLACES, _MOST_PLACES = 4, 10
 """Minimum number of decimal places that coin_flip requires, and maximum number checked. The stored answer has ten
 significant digits, so it is correct to at least ten decimal places."""
+_MAX_FORMS = 20
 _DAY = timedelta(days=1)
+_COPIED_D = re.compile(r"^\s*D\s*[=:]?\s*(\d+)|(?<=\d)(\s+)D\s+(?=days?\b)")
 _CLOCK = re.compile(
     r"(?P<sign>-?)(?:(?P<days>\d{1,7}) ?(?:days?|d)(?:$|,? (?:and )?))?"
     r"(?:(?P<hours>\d{1,7}):(?P<minutes>[0-5]?\d)(?::(?P<seconds>[0-5]?\d(?:\.\d{1,6})?))?)?"
@@ -41,6 +45,7 @@ _WORDS = re.compile(
 )
 _MANY_PLACES = 10**2_000
 """Common multiple of the denominators of all decimals that `forms.number` can parse."""
+_HALF = Fraction(1, 2)
 _HALF_A_THOUSANDTH = Fraction(1, 2000)
 _FLOAT_ERROR = Fraction(1, 10**9)
 """Tolerance for rounding errors in the library's floats."""
@@ -71,7 +76,7 @@ def calendar_arithmetic(answer: str, entry: Entry, config: Config) -> float:
 
 
 def decimal_arithmetic(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the expression's value to within one unit in the last of the required significant digits.
+    """Accept the expression's value, rounded half up to the required number of significant digits or to more.
 
     The stored answer is also accepted, even though it may be less accurate because the library rounds every
     intermediate result.
@@ -82,7 +87,10 @@ def decimal_arithmetic(answer: str, entry: Entry, config: Config) -> float:
     exact = exact_value(entry["question"].rpartition("\n")[2].removesuffix(" = ?"))
     if not exact:
         return value == exact
-    return abs(value - exact) <= _last_place(exact, option("decimal_arithmetic", config, "precision"))
+    place = _last_place(exact, option("decimal_arithmetic", config, "precision"))
+    if abs(value - exact) > place:
+        return 0.0
+    return floor(abs(value) / place + _HALF) == floor(abs(exact) / place + _HALF)
 
 
 def _last_place(value: Fraction, digits: int) -> Fraction:
@@ -163,10 +171,16 @@ def number_format(answer: str, entry: Entry, config: Config) -> float:
 
 
 def power_function(answer: str, entry: Entry, config: Config) -> float:
-    """Accept any number that equals the stored answer when both are rounded to three significant figures."""
+    """Accept any number that equals the stored answer when both are rounded to three significant figures.
+
+    The library's questions write a negative base without brackets. `-3^2` is -9 by the usual precedence, but the
+    library expects 9, so both are accepted. The questions of rg_env's rows have brackets.
+    """
     value, gold = attempt(forms.number, answer), forms.number(entry["answer"])
     if value is None:
         value = _scientific(answer)
+    if value < 0 < gold and NEGATIVE_BASE.search(entry["question"]):
+        value = -value
     if value == gold or abs(value - gold) > abs(gold) / 50:  # rounding would take four times as long
         return value == gold
     return not _rounded(value, _POWER_FIGURES).isdisjoint(_rounded(gold, _POWER_FIGURES))
@@ -178,8 +192,7 @@ def _rounded(value: Fraction, digits: int) -> set[Fraction]:
     if value == 0:
         return {value}
     place = _last_place(value, digits)
-    half = Fraction(1, 2)
-    return {floor(value / place + half) * place, ceil(value / place - half) * place}
+    return {floor(value / place + _HALF) * place, ceil(value / place - _HALF) * place}
 
 
 def _scientific(text: str) -> Fraction:
@@ -231,13 +244,14 @@ def prime_factorization(answer: str, entry: Entry, config: Config) -> float:
 
 def coin_flip(answer: str, entry: Entry, config: Config) -> float:
     """Accept the probability as a fraction, a decimal that is correct to at least four places, or a percentage. If the
-    answer gives several forms (`1/8 = 0.125`), all must be right.
+    answer gives several forms (`1/8 = 0.125`), of which there may be at most `_MAX_FORMS`, all must be right.
 
     A decimal may be rounded or truncated, and must be right in every given place up to the tenth. The answer must
     also be within 5% of the right value, so that zero is not accepted for very small probabilities.
     """
     gold = forms.rational(str(entry["answer"]))
-    return all(_close(_probability(part), gold) for part in re.split(r"=|≈|\\approx\b", answer))
+    values = re.split(r"=|≈|\\approx\b", answer)
+    return len(values) <= _MAX_FORMS and all(_close(_probability(value), gold) for value in values)
 
 
 def _close(value: Fraction, gold: Fraction) -> bool:
@@ -256,8 +270,11 @@ def _probability(text: str) -> Fraction:
 
 
 def time_intervals(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the elapsed time in any format. Seconds are optional if the requested format does not include them."""
+    """Accept the elapsed time in any format. Seconds are optional if the requested format does not include them. The
+    `D` of a format such as `D days` may be copied, as in `11 D days` and `D = 11`."""
     metadata = entry["metadata"]
+    if metadata["expected_format"].startswith("D"):
+        answer = _COPIED_D.sub(r"\1\2", answer)
     right = _right(entry)
     text = f"{answer.strip()} days" if metadata["expected_format"] == "D days" else answer
     readings = _readings(text) or _readings(answer)

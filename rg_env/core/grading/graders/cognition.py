@@ -150,9 +150,13 @@ _MORE_SIGNS = 100
 limit cannot be right and would be slow to parse."""
 
 
+_NAMED_RETURN = re.compile(r"^[\s*-]*`return` *\(.*\n(?:.*\n)*?.*\bpredict the output\b", re.MULTILINE)
+"""Matches the description of an output named `return`, in a question that asks for the output."""
+
+
 def codeio(answer: str, entry: Entry, config: Config) -> float:
     """Accept the stored value as JSON or a Python literal, with keys in any order. Whole numbers must be exact, and
-    floats must match to nine digits.
+    floats must match to nine digits. If the question names the output `return`, `{"return": value}` is also accepted.
 
     If the question asks for an input, other valid inputs are not accepted because checking them would require running
     the code.
@@ -162,7 +166,11 @@ def codeio(answer: str, entry: Entry, config: Config) -> float:
         return common.text(answer, entry, config)
     if _n_signs(answer) <= _n_signs(entry["answer"]) + _MORE_SIGNS:
         try:
-            return _same(forms.literal(answer), gold[0])
+            value = forms.literal(answer)
+            if _same(value, gold[0]):
+                return 1.0
+            named = isinstance(value, dict) and value.keys() == {"return"} and _NAMED_RETURN.search(entry["question"])
+            return bool(named and _same(value["return"], gold[0]))
         except forms.Unreadable:
             pass
     return forms.plain_digits(answer.strip()) == gold[0]

@@ -104,8 +104,8 @@ _WHOLE = re.compile(r"([+-]?\d{1,9})(?:\.0*)?", re.ASCII)
 
 
 def rows(text: str, n_cells: int) -> list[list[str]]:
-    """Parse the cells of a matrix given as lines, JSON, a Python literal or LaTeX. A flat list is a single row. Text
-    that is too long for a matrix of about `n_cells` cells is unreadable."""
+    """Parse the cells of a matrix given as lines, JSON, a Python literal, LaTeX, or rows separated by semicolons (`1 2;
+    3 4`). A flat list is a single row. Text that is too long for a matrix of about `n_cells` cells is unreadable."""
     text = text.strip()
     if len(text) > _MORE_CHARS + _CHARS_PER_CELL * n_cells:
         raise forms.Unreadable
@@ -117,7 +117,9 @@ def rows(text: str, n_cells: int) -> list[list[str]]:
         inner = text.strip("[], \t\n") if text.startswith("[") and text.endswith("]") else ""
         # True if the text is a literal rather than plain lines in brackets.
         is_list = inner and ("\n" not in inner or re.search(r"\[|,[ \t]*\n", inner))
-        lines = re.split(r"\][\s,]*\[", text) if is_list else text.splitlines()
+        lines = re.split(r"\][\s,;]*\[", text) if is_list else text.splitlines()
+        if len(lines) == 1 and ";" in text and any(len(_CELL.findall(part)) > 1 for part in text.split(";")):
+            lines = text.split(";")
     # A bracket at the wrong end is kept and makes the cell invalid.
     lines = [line.lstrip("[ \t\n").rstrip("], \t\n") for line in lines if line.strip()]
     if len(lines) > n_cells:

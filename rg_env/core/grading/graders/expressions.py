@@ -30,6 +30,8 @@ _BRACKETS = str.maketrans("[]{}", "()()")
 _LATEX = {"cdot": "*", "times": "*", "div": "/", "dfrac": " frac", "tfrac": " frac", "left": " ", "right": " "}
 _COMMAND = re.compile(r"\\([A-Za-z]+|[,;:! ])")
 _SUPERSCRIPTS = str.maketrans("⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "+-0123456789")
+_ROOT = re.compile(r"√ *(\d+(?:\.\d+)?|[A-Za-z](?![A-Za-z]))")
+"""A root of a single number or letter, because `√2x` is the root of 2 times x."""
 _RAISED = re.compile("[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
 Node = tuple[Any, ...]
 """A node of the tree, consisting of its kind and its parts:
@@ -65,6 +67,7 @@ def parse(text: str, variables: Collection[str] = (), *, bounded: bool = True) -
 def _plain(text: str) -> str:
     """Return `text` with digits, operators and exponents in ASCII, LaTeX commands as plain names or symbols, and
     parentheses for all brackets."""
+    text = _ROOT.sub(r" sqrt(\1) ", text).replace("√", " sqrt ")
     text = _RAISED.sub(lambda run: f"**{run[0].translate(_SUPERSCRIPTS)}", text)
     text = forms.plain_digits(text).translate(_SIGNS)
     text = _COMMAND.sub(

@@ -45,12 +45,13 @@ def _sudoku(answer: str, entry: Entry, side: int) -> float:
 def futoshiki(answer: str, entry: Entry, config: Config) -> float:
     """Accept a grid that satisfies all inequalities and has each number once per row and column.
 
-    The answer must either repeat all signs between the cells or omit all of them. An answer that changes a sign or a
-    given scores 0.
+    The answer must repeat all signs between the cells, or only those within the rows, or none. An answer that changes a
+    sign or a given scores 0.
     """
     metadata = entry["metadata"]
     text = answer.translate(_SIGNS)
-    if _signs(text) not in ("", _signs(entry["answer"])):
+    signs = _signs(entry["answer"])
+    if _signs(text) not in ("", signs, re.sub("[∧∨]", "", signs)):
         return 0.0
 
     def obeys(grid: Board) -> bool:

@@ -5,19 +5,22 @@ A formula is a tuple: `("var", name)`, `("not", f)`, or `(operator, left, right)
 Chained implications associate to the right, as usual. Parsing is bounded: a formula always has at most `MAX_LEVELS`
 levels and, by default, at most `MAX_ANSWER_TOKENS` tokens.
 
-A conclusion follows from all premises together, and no part of it follows from a single premise. Only a formula's
-meaning matters: a formula is represented by its column in the truth table (`columns`), so equivalent formulas are
-treated alike. A *clause* is a disjunction of variables and negated variables, such as `¬P ∨ Q`. The *parts* of a
-formula are its prime implicates: the clauses that follow from the formula and do not contain a shorter clause that also
-follows. Together, the parts are equivalent to the formula (W. V. Quine, The problem of simplifying truth functions,
-1952).
+A conclusion follows from all premises together, and says more than single premises do. A formula's meaning is
+represented by its column in the truth table (`columns`). A *clause* is a disjunction of variables and negated
+variables, such as `¬P ∨ Q`. The *parts* of a formula are its prime implicates: the clauses that follow from the formula
+and do not contain a shorter clause that also follows. Together, the parts are equivalent to the formula (W. V. Quine,
+The problem of simplifying truth functions, 1952).
 
-A formula is a *conclusion* if the premises together imply it, it is neither always true nor always false, and no part
-of it is implied by a single premise. For example, `P` and `P → Q` together imply `Q`, `Q ∨ R` and `R → Q`, which are
-conclusions. `P` and `P → Q` also imply formulas that are not conclusions. Each of `P`, `P ∨ R`, `¬P ∨ Q` and
-`(P → Q) ∨ R` is implied by one premise. Both `P ∧ Q` and the conjunction of the premises have `P` as a part. Without
-the condition on parts, the conjunction of the premises would be a right answer to every question that has a right
-answer.
+A formula is a *conclusion* if the premises together imply it, it is neither always true nor always false, and
+
+- no part of it is implied by a single premise, or
+- one of the clauses that result from multiplying it out is not implied by any single premise.
+
+For example, `P` and `P → Q` together imply `Q`, `Q ∨ R` and `P ∧ Q`, which are conclusions. They also imply formulas
+that are not conclusions. Each of `P`, `P ∨ R`, `¬P ∨ Q` and `(P → Q) ∨ R` is implied by one premise. The conjunction of
+the premises, in whatever form, is not a conclusion, even if it is equivalent to one (`P ∧ (P → Q)` to `P ∧ Q`): it can
+be written down without any inference. Multiplying out (by distribution and De Morgan's laws, but without resolution)
+tells the two apart, because it turns a combination of premises into clauses that single premises imply.
 """
 
 import re
@@ -49,14 +52,16 @@ _BINDING = {"iff": 1, "implies": 2, "or": 3, "and": 4}
 
 
 _LINKS = {"is", "a", "an", "the", "are", "both", "and"}
-_DENIALS = {
-    *("not", "no", "never", "neither", "nor", "or", "either", "if", "unless", "false", "untrue", "wrong", "incorrect"),
-    *("impossible", "lie", "¬"),
+_HARMLESS = _LINKS | {
+    *("so", "thus", "hence", "therefore", "while", "whereas", "but", "that", "final", "correct", "answer", "solution"),
+    *("conclusion", "we", "conclude"),
 }
+"""Words that may occur between claims. Any other word, such as a denial or a stranger's name, makes an answer wrong."""
 MAX_DEPENDS = 10
-"""Maximum number of variables that a formula may depend on. Formulas that depend on more variables are not examined and
-never count as conclusions. No difficulty level in the library has more variables, and the number of possible parts
-triples with each additional variable."""
+"""Maximum number of variables that a formula may depend on for its parts to be examined. No difficulty level in the
+library has more variables, and the number of possible parts triples with each additional variable."""
+_MAX_STEPS = 3_000
+"""Maximum number of pairs of clauses that are considered to multiply out an answer."""
 MAX_PREMISE_TOKENS = 20_000  # premises are from the library, and the limit for answers would reject long premises
 
 
@@ -73,13 +78,13 @@ def knights_knaves(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _claims(answer: str, names: set[str], roles: dict[str, bool]) -> dict[str, bool] | None:
-    """Return the role of each name in the text, or None if the text contradicts itself or contains a word in
-    `_DENIALS`. Other words are ignored, but only words in `_LINKS` may come between a name and its role."""
+    """Return the role of each name in the text, or None if the text contradicts itself or contains a word that is not
+    in `_HARMLESS`. Only words in `_LINKS` may come between a name and its role."""
     claims: dict[str, bool] = {}
     pending: list[str] = []  # names that do not have a role yet
     plural = False
     last: bool | None = None
-    for word in re.findall(r"[^\W\d_]+|¬", answer.casefold()):
+    for word in re.findall(r"[^\W\d_]+|[¬~?]|!(?=\s*[\w(])", answer.casefold()):
         if word in names:
             pending.append(word)
         elif word in roles:
@@ -90,7 +95,7 @@ def _claims(answer: str, names: set[str], roles: dict[str, bool]) -> dict[str, b
             if not pending and role != last:  # rejects `a knight or knave`, and a role without a name
                 return None
             pending, plural, last = [], False, role
-        elif word in _DENIALS or (pending and word not in _LINKS):
+        elif word not in (_LINKS if pending else _HARMLESS):
             return None
         plural = plural or (word == "are" and bool(pending))
     return claims
@@ -103,11 +108,10 @@ def family_relationships(answer: str, entry: Entry, config: Config) -> float:
 
 
 def propositional_logic(answer: str, entry: Entry, config: Config) -> float:
-    """Accept a conclusion as defined in the module docstring: the premises together imply it, and no single premise
-    implies any part of it.
+    """Accept a conclusion as defined in the module docstring: the premises together imply it, and it says more than
+    single premises do.
 
-    Only a formula's meaning counts, so equivalent formulas get the same verdict if they can be parsed and use only the
-    question's variables. The library's grader accepts any formula that follows and is neither a tautology nor a single
+    The library's grader accepts any formula that follows and is neither a tautology nor a single
     variable. For example, the library's grader accepts the conjunction of the premises and, for two questions in three,
     `P ∨ Q`. Only questions with a conclusion in at most two variables become rows (one draw in five; see
     `library_fixes.left_out`). No variable or negated variable is a right answer to more than one row in six (see
@@ -134,6 +138,45 @@ class Premises:
         column = truth(formula, self._table)
         if column in (0, self._always) or self._together & ~column:
             return False
+        return self._has_new_clause(formula) or self._has_only_new_parts(formula, column)
+
+    def _has_new_clause(self, formula: Formula) -> bool:
+        """Whether multiplying out the formula yields a clause that no single premise implies. The result is False for
+        formulas that would take more than `_MAX_STEPS` steps."""
+        names = list(self._table)
+        literals = [*self._table.values(), *(self._always & ~own for own in self._table.values())]
+        n_steps = 0
+
+        def clauses(formula: Formula, positive: bool) -> set[int]:
+            """Return the clauses of the formula, or of its negation. Bit i of a clause is 1 if it contains literal
+            i."""
+            nonlocal n_steps
+            kind, *parts = formula
+            if kind == "var":
+                return {1 << names.index(parts[0]) + (0 if positive else len(names))}
+            if kind == "not":
+                return clauses(parts[0], not positive)
+            if kind == "iff":
+                a, b = parts
+                alike = ("and", ("implies", a, b), ("implies", b, a))
+                return clauses(alike if positive else ("and", ("or", a, b), ("not", ("and", a, b))), True)
+            signs = (positive != (kind == "implies"), positive)
+            left, right = (clauses(part, sign) for part, sign in zip(parts, signs, strict=True))
+            n_steps += len(left) * len(right)
+            if n_steps > _MAX_STEPS:
+                raise Unreadable
+            return left | right if (kind == "and") == positive else {one | other for one in left for other in right}
+
+        try:
+            found = clauses(formula, True)
+        except Unreadable:
+            return False
+        return any(
+            self._is_new(reduce(or_, (own for i, own in enumerate(literals) if clause >> i & 1))) for clause in found
+        )
+
+    def _has_only_new_parts(self, formula: Formula, column: int) -> bool:
+        """Whether no single premise implies any part of the formula with this column."""
         depends = [name for name, own in self._table.items() if flipped(column, own) != column]
         if len(depends) > MAX_DEPENDS:
             return False

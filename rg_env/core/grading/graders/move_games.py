@@ -24,13 +24,15 @@ from rg_env.core.grading.graders import forms
 from rg_env.core.grading.graders.common import Config, Entry
 
 _DISK_MOVE = re.compile(
-    r"(?:(?:\d{1,6}[.):]|[-*])\s+)?move\s+disk\s+(\d{1,4})\s+from\s+peg\s+(\d{1,4})\s+to\s+peg\s+(\d{1,4})\.?",
+    r"(?:(?:\d{1,6}[.):]|[-*])\s+)?move\s+disk\s*(\d{1,4})\s+from\s+peg\s*(\d{1,4})\s+to\s+peg\s*(\d{1,4})\.?",
     re.IGNORECASE,
 )
 _CHARS_PER_LINE = 8
 _MORE_LINES = 200
 """Number of lines allowed in addition to one line per `_CHARS_PER_LINE` characters. A move takes at least 31
 characters, so there is room for blank lines."""
+_CHARS_PER_MOVE = 50
+_MAX_HANOI_CHARS = 200_000
 _KNIGHT_MOVE = re.compile(r"\b([wb])\s*,\s*([a-z]\d{1,2})\s*,\s*([a-z]\d{1,2})\b", re.IGNORECASE)
 _KNIGHT_MOVES = re.compile(
     r"[\[(]?\s*(['\"]?)M\1(?:(?:\s*[,;]\s*|\s+)\1M\1)*\s*[\])]?".replace(
@@ -77,6 +79,12 @@ def _shortest(
                 came_from[after] = state, name
                 queue.append(after)
     return None
+
+
+def longest_hanoi(entry: Entry) -> int:
+    """Return the length in characters of a numbered list of the moves that three pegs would require, which solve any
+    tower_of_hanoi puzzle with that many disks."""
+    return min(2 ** entry["metadata"]["num_disks"] * _CHARS_PER_MOVE, _MAX_HANOI_CHARS)
 
 
 def tower_of_hanoi(answer: str, entry: Entry, config: Config) -> float:

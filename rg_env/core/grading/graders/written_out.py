@@ -1,0 +1,61 @@
+"""Answers that write out more than the result: a calculation (`2*3 + 4 = 10`) or the counted thing (`6 sisters`)."""
+
+import re
+from collections.abc import Callable
+from fractions import Fraction
+
+from rg_env.core.grading.graders import forms
+from rg_env.core.grading.graders.expressions import MAX_CHARS, exact, parse
+from rg_env.core.grading.graders.forms import Unreadable
+
+_MAX_STEPS = 10
+_MAX_EXPRESSION = 500
+_UNIT = re.compile(r"([^A-Za-z]*\d)\s+([A-Za-z][A-Za-z' -]{0,60}?)\.?")
+_COUNTED = re.compile(
+    r"\b(?:how many|number of) ((?:(?!(?:is|are|was|were|do|does|did|has|have|had|can|will|in|of|to|from|the)\b)"
+    r"[a-z'-]+ ?){1,5})",
+    re.IGNORECASE,
+)
+"""Matches the name of what a question asks to count."""
+
+
+def result_is_right(answer: str, question: str, is_right: Callable[[str], bool]) -> bool:
+    """Whether the answer is a right result followed by what the question asks to count, or the last part of a correct
+    calculation.
+
+    In a calculation, each part before the result must be an expression from the question, an arithmetic expression
+    whose value is the result, or another right answer.
+    """
+    if unit := _UNIT.fullmatch(answer.strip()):
+        return _is_counted(unit[2], question) and is_right(unit[1])
+    first, *others = (part.strip() for part in answer.split("="))
+    if not 0 < len(others) <= _MAX_STEPS or len(answer) > MAX_CHARS or not is_right(others[-1]):
+        return False
+    value = forms.attempt(forms.rational, others[-1])
+    steps = [first, *others[:-1]]
+    return all(_has_value(step, value) or _is_from(step, question) or is_right(step) for step in steps)
+
+
+def _is_counted(name: str, question: str) -> bool:
+    words = f" {_singular(name)} "
+    return any(words in f" {_singular(counted)} " for counted in _COUNTED.findall(question))
+
+
+def _singular(name: str) -> str:
+    return " ".join(word.removesuffix("s") for word in name.casefold().split())
+
+
+def _is_from(step: str, question: str) -> bool:
+    """Whether `step` is a whole expression of the question that contains an operator."""
+    written = "".join(step.split())
+    if len(written) > _MAX_EXPRESSION or not re.search(r"[\w)][-+*/^(]", written):
+        return False
+    spaced = r"\s*".join(map(re.escape, written))
+    return re.search(rf"(?<![\w+*/^(-])(?<![+*/^(-] ){spaced}(?!\w|\s*[-+*/^)])", question) is not None
+
+
+def _has_value(step: str, value: Fraction | None) -> bool:
+    try:
+        return value is not None and exact(parse(step)) == value
+    except (Unreadable, ValueError, ZeroDivisionError):
+        return False
