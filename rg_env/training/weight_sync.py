@@ -21,11 +21,13 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
 
 from rg_env.core.text import reason_of
 from rg_env.errors import MissingExtraError, ServerError, how_to_install
@@ -34,6 +36,7 @@ from rg_env.inference.vllm.command import start_hint
 from rg_env.inference.vllm.plugin import BACKEND
 from rg_env.inference.vllm.read_back import columns_digest, sampled_columns, whole_digest
 from rg_env.inference.vllm.shared_weights import ALIGNMENT, SHAPE, mapped, pack, reserve
+from rg_env.training.checkpointing.files import full_shape
 from rg_env.training.strategy import DataParallel
 
 BUCKET_BYTES = 128 * 2**20
@@ -46,20 +49,17 @@ _WITHOUT_HEAD = ("cohere", "cohere2", "gemma2", "gemma3n_text")
 
 @dataclass(frozen=True)
 class WeightTensor:
-    """A tensor to send, with its name on the server, the parameters that it depends on, and the function that computes
-    it."""
+    """A tensor to send, with its name on the Hub."""
 
     name: str
-    parameters: tuple[nn.Parameter, ...]
-    tensor: Callable[[], torch.Tensor]
+    shape: tuple[int, ...]
+    """The unsharded shape of the tensor."""
     dtype: torch.dtype
     """Data type in which the tensor is sent."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The unsharded shape of the tensor."""
-        # ZeRO-3 replaces a sharded parameter with an empty tensor that has the shape as an attribute.
-        return tuple(getattr(self.parameters[0], "ds_shape", self.parameters[0].shape))
+    parameters: tuple[nn.Parameter, ...]
+    """The parameters that the tensor depends on."""
+    compute: Callable[[], Mapping[str, torch.Tensor]]
+    """Computes the tensor, and the tensors that are converted together with it, by name."""
 
     @property
     def num_bytes(self) -> int:
@@ -67,15 +67,16 @@ class WeightTensor:
 
 
 def sources(model: nn.Module, whole: Callable[[Any], torch.Tensor] = lambda tensor: tensor.data) -> list[WeightTensor]:
-    """Return all weights of `model`. Tied weights are included under each name, except for an LM head that vLLM would
-    reject.
+    """Return all weights of `model` with the names and shapes that they have on the Hub, which are those that vLLM
+    loads. (transformers stores the experts of a layer as one tensor, for example.) Tied weights are included under each
+    name, except for an LM head that vLLM would reject.
 
     Args:
         whole: returns the unsharded tensor of a parameter (`DataParallel.whole`).
     """
     adapted = dict(_adapted_layers(model))
     headless = _is_tied(model) and model.config.get_text_config(decoder=True).model_type in _WITHOUT_HEAD
-    found = []
+    weights: dict[str, tuple[tuple[nn.Parameter, ...], Callable[[], torch.Tensor]]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if ".lora_" in name or ".original_module." in name or (headless and "lm_head." in name):
             continue
@@ -85,8 +86,26 @@ def sources(model: nn.Module, whole: Callable[[Any], torch.Tensor] = lambda tens
         if layer is not None:
             parts = tuple(part for key, part in layer.named_parameters() if key.startswith("lora_"))
             tensor = partial(_merged, parameter, layer, whole)
-        found.append(WeightTensor(server_name(name), (parameter, *parts), tensor, parameter.dtype))
+        weights[server_name(name)] = (parameter, *parts), tensor
+
+    plain: Any = model.get_base_model() if getattr(model, "peft_config", None) else model  # type: ignore[operator]
+    groups: dict[str, dict[str, torch.Tensor]] = {}
+    for name, (parameters, _) in weights.items():
+        empty = torch.empty(full_shape(parameters[0]), dtype=parameters[0].dtype, device="meta")
+        # Weights that are parts of the same tensor on the Hub are converted to its name even if they are alone.
+        groups.setdefault(next(iter(revert_weight_conversion(plain, {name: empty}))), {})[name] = empty
+    found = []
+    for group in groups.values():
+        needed = tuple(parameter for name in group for parameter in weights[name][0])
+        compute = partial(_on_the_hub, plain, {name: weights[name][1] for name in group})
+        for name, empty in revert_weight_conversion(plain, group).items():
+            found.append(WeightTensor(name, tuple(empty.shape), empty.dtype, needed, compute))
     return found
+
+
+def _on_the_hub(model: PreTrainedModel, weights: Mapping[str, Callable[[], torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Return weights, given by their names in `model`, with their names on the Hub."""
+    return dict(revert_weight_conversion(model, {name: tensor() for name, tensor in weights.items()}))
 
 
 def _merged(base: nn.Parameter, layer: Any, whole: Callable[[Any], torch.Tensor]) -> torch.Tensor:
@@ -158,18 +177,26 @@ def _adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def buckets(found: Sequence[WeightTensor], num_bytes: int = BUCKET_BYTES) -> Iterator[list[WeightTensor]]:
-    """Group consecutive sources into buckets of at most `num_bytes`. A source that exceeds this size gets its own
-    bucket."""
+    """Group consecutive sources into buckets of at most `num_bytes`. Sources that are computed together stay together;
+    if they exceed this size, they get their own bucket."""
     bucket: list[WeightTensor] = []
     size = 0
-    for source in found:
-        if bucket and size + source.num_bytes > num_bytes:
+    for _, each in groupby(found, key=lambda source: source.compute):
+        together = list(each)
+        more = sum(source.num_bytes for source in together)
+        if bucket and size + more > num_bytes:
             yield bucket
             bucket, size = [], 0
-        bucket.append(source)
-        size += source.num_bytes
+        bucket += together
+        size += more
     if bucket:
         yield bucket
+
+
+def computed(bucket: Sequence[WeightTensor]) -> list[tuple[str, torch.Tensor]]:
+    """Return the names and tensors of a bucket, in the data types in which they are sent."""
+    found = {compute: compute() for compute in dict.fromkeys(source.compute for source in bucket)}
+    return [(source.name, found[source.compute][source.name].to(source.dtype)) for source in bucket]
 
 
 @dataclass(frozen=True)
@@ -286,7 +313,7 @@ class ModelWeights:
             unique = {id(parameter): parameter for source in bucket for parameter in source.parameters}
             with self._strategy.gathered(list(unique.values())):
                 with torch.no_grad():  # not around `yield`, where it would apply to the consumer as well
-                    tensors = [(source.name, source.tensor().to(source.dtype)) for source in bucket]
+                    tensors = computed(bucket)
                     if self.arrival is not None:
                         self.arrival.add(tensors)
                 # vLLM's producer reads the tensors on streams of its own. The tensors must be complete before it reads

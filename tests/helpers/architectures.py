@@ -213,10 +213,13 @@ UNSUPPORTED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Models that the embedded engine does not support."""
 
+FUSED: dict[str, tuple[str, dict[str, Any]]] = {"hrm_text": (BPE, {**_HEADS, "num_layers_per_stack": 1})}
+"""Models whose projections are parts of one tensor on the Hub."""
+
 
 def save_model(kind: str, folder: Path, **changes: Any) -> Path:
     """Write a random model of the type `kind` and its tokenizer to `folder`, and return the folder."""
-    tokenizer_kind, config = {**ARCHITECTURES, **UNSUPPORTED}[kind]
+    tokenizer_kind, config = {**ARCHITECTURES, **UNSUPPORTED, **FUSED}[kind]
     tokenizer = _tokenizers()[tokenizer_kind]
     special = {"vocab_size": len(tokenizer) + 5, "bos_token_id": 1, "eos_token_id": tokenizer.eos_token_id}
     special |= {"pad_token_id": tokenizer.pad_token_id}

@@ -24,7 +24,7 @@ from rg_env.inference.vllm.plugin import BACKEND, EXTENSION
 from rg_env.inference.vllm.shared_weights import mapped, pack, reserve
 from rg_env.tiny import POLICY_DIR
 from rg_env.training.vllm_engine import model_logprobs
-from rg_env.training.weight_sync import Arrival, ServerModel, buckets, sources
+from rg_env.training.weight_sync import Arrival, ServerModel, buckets, computed, sources
 
 PROMPT = list(range(5, 45))
 CPU = torch.device("cpu")
@@ -76,7 +76,7 @@ def record(name: str, folder: Path) -> dict[str, Any]:
         connects now."""
         arrival = Arrival(ServerModel.of(workers, sources(after), 0))
         arrival.start()
-        arrival.add([(source.name, source.tensor()) for source in sources(after)])
+        arrival.add(computed(sources(after)))
         return arrival.missing(workers, 0), arrival.unproven
 
     def distance(model: Any) -> float:
@@ -91,7 +91,7 @@ def record(name: str, folder: Path) -> dict[str, Any]:
             path.unlink()
         llm.start_weight_update()
         for bucket in buckets(sources(after), 50_000):
-            tensors = pack([(source.name, source.tensor()) for source in bucket], memory)
+            tensors = pack(computed(bucket), memory)
             named = [(each.name, each.dtype, list(each.shape)) for each in tensors]
             llm.update_weights({"update_info": {"start": 0, "tensors": named}})
         llm.finish_weight_update()

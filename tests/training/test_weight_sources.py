@@ -2,20 +2,25 @@
 
 import copy
 import itertools
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from accelerate import Accelerator
+from architectures import save_model
 from hypothesis import given
 from hypothesis import strategies as st
 from model_families import FAMILIES, SERVED, random_model
 from peft import IA3Config, LoraConfig, PrefixTuningConfig, PromptTuningConfig, get_peft_model
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from rg_env.errors import InputError
 from rg_env.training import GRPOConfig
 from rg_env.training.strategy import DataParallel
-from rg_env.training.weight_sync import ModelWeights, ServerModel, WeightTensor, buckets, sources, unmergeable
+from rg_env.training.weight_sync import ModelWeights, ServerModel, WeightTensor, buckets, computed, sources, unmergeable
 
 ADAPTERS: dict[str, dict[str, Any]] = {
     "all linear layers": {"target_modules": "all-linear"},
@@ -65,8 +70,8 @@ def test_an_adapted_model_is_sent_merged(case: str) -> None:
     sent = sources(model)
     assert sorted(source.name for source in sent) == sorted(names)
     expected = merged.state_dict()
-    for source in sent:
-        torch.testing.assert_close(source.tensor(), expected[source.name], atol=1e-5, rtol=1e-5)
+    for name, tensor in computed(sent):
+        torch.testing.assert_close(tensor, expected[name], atol=1e-5, rtol=1e-5)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
@@ -105,7 +110,7 @@ def test_a_bucket_is_complete_while_vllm_reads_it(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("family", SERVED)
 def test_head_and_embedding_are_both_sent_even_if_tied(family: str) -> None:
     """vLLM silently keeps the old head if it receives only the embedding."""
-    tensors = {source.name: source.tensor() for source in sources(plain(SERVED[family]))}
+    tensors = dict(computed(sources(plain(SERVED[family]))))
     if family == "gemma2":  # vLLM has no LM head for Gemma 2 and refuses one
         assert "lm_head.weight" not in tensors
         return
@@ -150,14 +155,32 @@ def test_quantized_weights_are_refused() -> None:
     assert "quantized" in str(unmergeable(model))
 
 
+@pytest.mark.parametrize("is_loaded", [False, True], ids=["new", "loaded"])
+@pytest.mark.parametrize("kind", ["mixtral", "qwen3_moe", "phimoe", "gemma3", "gpt_neox", "hrm_text"])
+def test_weights_are_sent_as_they_are_saved(kind: str, is_loaded: bool, tmp_path: Path) -> None:
+    """vLLM loads the Hub's names. In memory, experts are one tensor, and some other weights have other names or are
+    parts of another tensor."""
+    pytest.importorskip(f"transformers.models.{kind}")
+    folder = save_model(kind, tmp_path)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    if not is_loaded:
+        model = AutoModelForCausalLM.from_config(model.config)
+        model.save_pretrained(folder)
+    found = sources(model)
+    sent, saved = dict(computed(found)), load_file(folder / "model.safetensors")
+    tied = {name for name in sent.keys() - saved.keys() if name.endswith("lm_head.weight")}
+    assert sent.keys() == saved.keys() | tied
+    assert all(torch.equal(sent[name], tensor) for name, tensor in saved.items())
+    assert {source.name: source.shape for source in found} == {name: each.shape for name, each in sent.items()}
+    if kind in ("mixtral", "qwen3_moe"):
+        assert sum(".experts." in name for name in sent) == 2 * 4 * 3  # layers, experts, projections
+
+
 @given(sizes=st.lists(st.integers(0, 100), max_size=30), limit=st.integers(1, 120))
 def test_buckets_lose_nothing_and_keep_their_size(sizes: list[int], limit: int) -> None:
     """Sources keep their order, and a bucket exceeds the limit only if it contains a single larger source."""
-    parameters = [torch.nn.Parameter(torch.zeros(size, dtype=torch.uint8), requires_grad=False) for size in sizes]
-    unpacked = [
-        WeightTensor(str(number), (each,), lambda: torch.zeros(0), torch.uint8)
-        for number, each in enumerate(parameters)
-    ]
+    unpacked = [WeightTensor(str(number), (size,), torch.uint8, (), partial(dict)) for number, size in enumerate(sizes)]
     made = list(buckets(unpacked, limit))
     assert [source for bucket in made for source in bucket] == unpacked
     for bucket in made:
