@@ -152,6 +152,9 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
     """Additional text in the system message."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Variables of the model's chat template, such as `{"enable_thinking": false}`."""
+    opens_thinking: bool = False
+    """Whether the model's chat template ends the prompt with `<think>`, so that a completion without `</think>` has no
+    answer. Not needed if the server has a reasoning parser."""
     stop: list[str] = Field(default_factory=list)
     """Texts that end a completion. The text is part of the completion, if the server supports that (vLLM)."""
     imports: list[str] = Field(default_factory=list)
@@ -206,6 +209,7 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
             self.preamble,
             grading=grading,
             chat_template_kwargs=self.chat_template_kwargs,
+            opens_thinking=self.opens_thinking,
         )
 
     @property

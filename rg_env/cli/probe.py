@@ -17,7 +17,9 @@ def add(commands: Any) -> None:
         examples=["rg-env probe --model Qwen/Qwen2.5-1.5B-Instruct --tasks chain_sum,leg_counting --levels 0 1 2"],
     )
     option, number = parser.add_argument, parser.number
-    option("--model", required=True, help="model folder, name on the Hub, 'tiny', or NAME@URL for an endpoint")
+    option(
+        "--model", required=True, help="model folder, GGUF file, name on the Hub, 'tiny', or NAME@URL for an endpoint"
+    )
     parser.names("--tasks", required=True, metavar="TASK", help="tasks to probe, or 'all' for every task")
     option("--levels", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="difficulty levels; default: 0 1 2")
     number(

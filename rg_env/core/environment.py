@@ -50,6 +50,7 @@ class PromptOptions:
     few_shot: Sequence[Mapping[str, Any]] | None = None
     grading: Grading = "hardened"
     chat_template_kwargs: Mapping[str, Any] | None = None
+    opens_thinking: bool = False
 
     def __post_init__(self) -> None:
         if self.grading not in get_args(Grading):
@@ -62,6 +63,11 @@ class PromptOptions:
         check_text("system_prompt", self.system_prompt or "")
         check_text("preamble", self.preamble or "")
         build_messages("", self.system_prompt, self.prompt_placement)  # raises an error for an unknown placement
+
+    @property
+    def info(self) -> dict[str, str]:
+        """Entries that the options add to the `info` of each row."""
+        return {"reply_prefix": "<think>"} if self.opens_thinking else {}
 
     def messages(self, question: str) -> list[dict[str, Any]]:
         """Return the chat messages that pose `question`."""
@@ -78,7 +84,7 @@ class PromptOptions:
         return [
             {
                 **row,
-                "info": {**row["info"], "grading": self.grading},
+                "info": {**row["info"], "grading": self.grading, **self.info},
                 "prompt": self.messages(row["question"]),
                 "example_id": index,
             }
@@ -97,8 +103,8 @@ class Environment:
             text to continue), and optionally `answer` (gold answer) and `info` (a mapping).
         rewards: anything that `core.rewards.registry.resolve_rewards` accepts. By default, correctness (weight 1) and
             format with weight 0.1. An answer is correct if it equals the row's `answer` as a number or as text.
-        system_prompt, prompt_placement, preamble, few_shot, chat_template_kwargs: how a `question` becomes a prompt
-            (see `ReasoningGym`).
+        system_prompt, prompt_placement, preamble, few_shot, chat_template_kwargs, opens_thinking: how a `question`
+            becomes a prompt (see `ReasoningGym`).
 
     Raises:
         InputError: a row or an option is invalid, a prompt has two different answers, a reward cannot be resolved, or
@@ -123,9 +129,15 @@ class Environment:
         preamble: str | None = None,
         few_shot: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        opens_thinking: bool = False,
     ) -> None:
         self.prompt_options = PromptOptions(
-            system_prompt, prompt_placement, preamble, few_shot, chat_template_kwargs=chat_template_kwargs
+            system_prompt,
+            prompt_placement,
+            preamble,
+            few_shot,
+            chat_template_kwargs=chat_template_kwargs,
+            opens_thinking=opens_thinking,
         )
         weighted = self._resolved(rewards)
         self.train_rows: Sequence[Row] = self._own_rows(train_rows, "train_rows")
@@ -239,6 +251,9 @@ class ReasoningGym(Environment):
         manifest: a run's `manifest.json`, or its contents. Raises `InputError` if the rows differ from that run's rows.
         split_by: whether a row's `"problem"` or its `"question"` decides its split (`core.data.splits`).
         chat_template_kwargs: variables of the model's chat template, such as `{"enable_thinking": False}`.
+        opens_thinking: whether the model's chat template ends the prompt with `<think>`, so that a completion without
+            `</think>` has no answer. rg_env's trainer and evaluations of local models read this from the template, and
+            vLLM servers report it. Other frameworks do not show environments the rendered prompt.
 
     Raises:
         InputError: an argument is invalid.
@@ -266,12 +281,13 @@ class ReasoningGym(Environment):
         manifest: str | Path | Manifest | None = None,
         split_by: SplitBy = "problem",
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        opens_thinking: bool = False,
     ) -> None:
         # Cheap checks run before rows are built.
         self.mixture = Mixture.parse(gym)
         weighted = self._resolved(rewards)
         self.prompt_options = PromptOptions(
-            system_prompt, prompt_placement, preamble, few_shot, grading, chat_template_kwargs
+            system_prompt, prompt_placement, preamble, few_shot, grading, chat_template_kwargs, opens_thinking
         )
         self.grading = self.prompt_options.grading
         self.rubric = Rubric.of_tasks(weighted, self.mixture, self.grading)
@@ -317,7 +333,7 @@ def _row(row: object, where: str, index: int, options: PromptOptions) -> dict[st
     answer = "" if answer in (None, "") else own_text(answer, f"{where}: answer", numbers=True)
     if not isinstance(info, Mapping | None):
         raise InputError(f"{where}: info must be a mapping, not {shortened(info)}")
-    known = {"prompt": prompt, "answer": answer, "info": dict(info or {})}
+    known = {"prompt": prompt, "answer": answer, "info": {**(info or {}), **options.info}}
     return {**row, **known, "example_id": row.get("example_id", index)}
 
 

@@ -252,13 +252,21 @@ def is_missing_folder(model: str) -> bool:
     return is_path and not os.path.exists(model)
 
 
+def gguf_file(model: str) -> Path | None:
+    """Return the GGUF file with a model's weights: `model` itself, or the only GGUF file in a folder without
+    config.json. Return None for other models."""
+    path = Path(model)
+    files = [path] if path.is_file() else [] if (path / "config.json").is_file() else sorted(path.glob("*.gguf"))
+    return files[0] if len(files) == 1 and files[0].suffix == ".gguf" else None
+
+
 def model_path_problem(model: str, *, adapters: bool = False) -> str | None:
     """Return the reason why no model can be loaded from a path: the folder does not exist, or does not contain a model
     (or, with `adapters`, LoRA adapters). Return None for a valid path or a name on the Hub."""
     if is_missing_folder(model):
         return f"the folder {model} does not exist"
     files = ("config.json", "adapter_config.json") if adapters else ("config.json",)
-    if not os.path.exists(model) or any((Path(model) / file).is_file() for file in files):
+    if not os.path.exists(model) or gguf_file(model) or any((Path(model) / file).is_file() for file in files):
         return None
     if RunFolder.is_run(Path(model)):
         last = RunFolder(Path(model)).last_checkpoint()

@@ -142,8 +142,8 @@ class EvalModel(Section):
     """The key of an entry is the model's name in tables and plots."""
 
     model: Text
-    """Folder of a model, checkpoint or LoRA adapter; folder of a training run, whose last checkpoint is used; name of a
-    model on the Hugging Face Hub; "tiny"; or, if `url` is set, the model's name at that endpoint."""
+    """Folder of a model, checkpoint or LoRA adapter; GGUF file; folder of a training run, whose last checkpoint is
+    used; name of a model on the Hugging Face Hub; "tiny"; or, if `url` is set, the model's name at that endpoint."""
     url: Text | None = None
     """URL of an OpenAI-compatible endpoint, such as http://127.0.0.1:8000/v1. If omitted, the model runs on this
     machine.

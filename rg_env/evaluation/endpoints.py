@@ -59,6 +59,8 @@ class Endpoint:
     encoder: PromptEncoder | None = None
     """The model's prompt encoder if rg_env started the server (vLLM), which then gets all sampling settings. Other
     servers get the settings that OpenAI's API has, and other settings only if they are not the defaults."""
+    opens_thinking: bool = False
+    """Whether the chat template of a model that another vLLM server serves ends prompts with `<think>`."""
 
     def client(self) -> httpx.AsyncClient:
         """Return a new HTTP client for a series of calls. A client shared by concurrent calls would be slow, because
@@ -79,7 +81,7 @@ class Endpoint:
             EndpointFailed: all other calls would also fail.
         """
         body = {"model": self.served_name, **self._fields(request)}
-        prefix = self.encoder.prefix(request.prompt) if self.encoder else ""
+        prefix = self.encoder.prefix(request.prompt) if self.encoder else "<think>" if self.opens_thinking else ""
         problem, tries, timeout_s = "", self.config.tries, self.config.timeout_s
         for number in range(1, tries + 1):
             pause = min(self.config.pause_s * 2 ** (number - 1), _LONGEST_PAUSE_S)
@@ -89,7 +91,8 @@ class Endpoint:
                     response = await client.post("chat/completions", json=body)
                 value = self._json(response)
                 if response.is_success:
-                    return replace(_reply_in(value), prefix=prefix)
+                    reply = _reply_in(value)
+                    return reply if reply.reasoning else replace(reply, prefix=prefix)
                 problem = f"HTTP {response.status_code}: {_message_in(value) or response.reason_phrase}"
                 if response.status_code == 404 and not self.url.endswith(("/v1", "/v1/")):
                     problem += f" (should the URL be {self.url.rstrip('/')}/v1?)"
@@ -119,9 +122,9 @@ class Endpoint:
         kwargs = {"chat_template_kwargs": dict(self.template_kwargs)} if self.template_kwargs else {}
         return {"messages": request.prompt, **fields, **kwargs}
 
-    async def check_served(self) -> None:
-        """Raise `InputError` if the server does not answer, rejects the API key, or provides a list of models that does
-        not include this model."""
+    async def check_served(self) -> bool:
+        """Return whether the server is vLLM. Raise `InputError` if it does not answer, rejects the API key, or provides
+        a list of models that does not include this model."""
         try:
             async with self.client() as client:
                 response = await client.get("models", timeout=_LIST_TIMEOUT_S)
@@ -130,16 +133,36 @@ class Endpoint:
         if response.status_code == 401:
             raise InputError(f"{self.url} rejects the API key (HTTP 401)")
         try:
-            names = [each["id"] for each in self._json(response)["data"] if isinstance(each["id"], str)]
-        except (_Damaged, LookupError, TypeError):  # if the list is unusable, the first call reveals a wrong name
-            return
+            entries = [each for each in self._json(response)["data"] if isinstance(each["id"], str)]
+            is_vllm = any(each.get("owned_by") == "vllm" for each in entries)
+        except (_Damaged, LookupError, TypeError, AttributeError):
+            return False  # if the list is unusable, the first call reveals a wrong name
+        names = [each["id"] for each in entries]
         # `transformers serve` lists the models in the Hub cache, even if it serves a folder.
         if not names or os.path.isdir(self.served_name):
-            return
+            return is_vllm
         # Some servers list "models/NAME" but accept NAME.
         if not any(each == self.served_name or each.endswith(f"/{self.served_name}") for each in names):
             served = listed(list(map(one_line, names)), 5)
             raise InputError(f"{self.url} does not serve {self.served_name!r}: it serves {served}")
+        return is_vllm
+
+    async def finds_open_thinking(self) -> bool:
+        """Ask a vLLM server whether the model's chat template ends prompts with `<think>`. If the server does not
+        answer, the result is False."""
+        root, model = self.url.rstrip("/").removesuffix("/v1"), {"model": self.served_name}
+        question = {"messages": [{"role": "user", "content": "?"}], "add_generation_prompt": True}
+        kwargs = {"chat_template_kwargs": dict(self.template_kwargs)} if self.template_kwargs else {}
+        try:
+            async with self.client() as client:
+                response = await client.post(
+                    f"{root}/tokenize", json={**model, **question, **kwargs}, timeout=_LIST_TIMEOUT_S
+                )
+                tokens = {"tokens": self._json(response)["tokens"]}
+                response = await client.post(f"{root}/detokenize", json={**model, **tokens}, timeout=_LIST_TIMEOUT_S)
+                return str(self._json(response)["prompt"]).rstrip().endswith("<think>")
+        except (httpx.HTTPError, _Damaged, LookupError, TypeError):
+            return False
 
     def _json(self, response: httpx.Response) -> Any:
         """Return the parsed JSON body, or None for an error response whose body is not JSON. The API key, which some
@@ -245,5 +268,5 @@ async def endpoint(model: EvalModel, config: EvalConfig) -> Endpoint:
     """
     key, kwargs = key_of(model), config.prompt.chat_template_kwargs
     ready = Endpoint(model.url or "", model.model, config.requests, key, httpx.create_ssl_context(), kwargs)
-    await ready.check_served()
-    return ready
+    is_vllm = await ready.check_served()
+    return replace(ready, opens_thinking=is_vllm and await ready.finds_open_thinking())

@@ -5,6 +5,7 @@ import os
 import re
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -15,7 +16,7 @@ from transformers.utils import is_flash_attn_2_available, logging
 
 from rg_env.core.hub import hub_answers
 from rg_env.core.processes import print_once
-from rg_env.core.run_folder import is_missing_folder
+from rg_env.core.run_folder import gguf_file, is_missing_folder
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import listed, reason_of
 from rg_env.errors import InputError
@@ -42,8 +43,8 @@ class Policy:
 
 
 def load_policy(model: str | None = None, *, attention: Attention = "auto", dtype: Dtype = "auto") -> Policy:
-    """Load `model`: a folder, a name on the Hub, or "tiny". If `model` is None, load the default model for this machine
-    and print the model's name.
+    """Load `model`: a folder, a GGUF file (whose weights are dequantized), a name on the Hub, or "tiny". If `model` is
+    None, load the default model for this machine and print the model's name.
 
     Args:
         attention: attention implementation. "auto" uses flash-attn if possible (see `flash_attention_problem`), or else
@@ -126,7 +127,7 @@ def flash_attention_problem(dtype: torch.dtype) -> str | None:
 
 def _load(name: str, dtype: torch.dtype, attentions: list[str | None]) -> Policy:
     described = describe_model(name)
-    options = {**described.options, "dtype": dtype, "output_loading_info": True, "ignore_mismatched_sizes": True}
+    options = {"dtype": dtype, "output_loading_info": True, "ignore_mismatched_sizes": True}
     sharding = _shard_while_loading() if _is_zero3() else None
     verbosity = logging.get_verbosity()
     try:
@@ -135,13 +136,13 @@ def _load(name: str, dtype: torch.dtype, attentions: list[str | None]) -> Policy
         logging.set_verbosity_error()
         for attention in attentions:
             try:
-                loaded, info = AutoModelForCausalLM.from_pretrained(name, attn_implementation=attention, **options)
+                loaded, info = described.load(attn_implementation=attention, **options)
                 break
             except (ImportError, ValueError):  # the model does not support this attention
                 if attention == attentions[-1]:
                     raise
     except Exception as error:  # parsers can raise any exception for damaged files
-        raise _cannot_load(name, "weights", error, options) from None
+        raise _cannot_load(name, "weights", error, described.options) from None
     finally:
         logging.set_verbosity(verbosity)
     del sharding
@@ -151,7 +152,7 @@ def _load(name: str, dtype: torch.dtype, attentions: list[str | None]) -> Policy
         end_ids(loaded, described.tokenizer)
     except InputError as error:
         raise InputError(f"cannot load the model {name!r}: {error}") from None
-    return Policy(loaded, described.tokenizer, Path(name).name)
+    return Policy(loaded, described.tokenizer, Path(name).name.removesuffix(".gguf"))
 
 
 def _shard_while_loading() -> Any:
@@ -175,14 +176,33 @@ def _shard_while_loading() -> Any:
 class ModelDescription:
     """A model's configuration and tokenizer, without its weights."""
 
+    name: str
     config: Any
     tokenizer: PreTrainedTokenizerBase
     options: dict[str, Any]
     """Options for `from_pretrained`."""
 
+    def load(self, **options: Any) -> Any:
+        """Return what `AutoModelForCausalLM.from_pretrained` returns for this model and these options."""
+        gguf = gguf_file(self.name)
+        if gguf is None:
+            return AutoModelForCausalLM.from_pretrained(self.name, **self.options, **options)
+        found = AutoModelForCausalLM.from_pretrained(gguf.parent, **self.options, **options)
+        model: Any = found[0] if isinstance(found, tuple) else found
+        # The weights are dequantized, but transformers would refuse to save them.
+        model.is_quantized = False
+        for holder, names in (
+            (model, ("hf_quantizer", "quantization_method")),
+            (model.config, ("quantization_config",)),
+        ):
+            for name in names:
+                vars(holder).pop(name, None)
+        model.config._name_or_path = self.name
+        return found
+
 
 def describe_model(name: str) -> ModelDescription:
-    """Load the configuration and tokenizer of a model: a folder, a name on the Hub, or "tiny".
+    """Load the configuration and tokenizer of a model: a folder, a GGUF file, a name on the Hub, or "tiny".
 
     Raises:
         InputError: a file cannot be loaded.
@@ -192,19 +212,23 @@ def describe_model(name: str) -> ModelDescription:
     on_disk = os.path.exists(name)
     if is_missing_folder(name):
         raise InputError(f"the folder {name} does not exist")
-    if on_disk and not (Path(name) / "config.json").is_file():
+    gguf = gguf_file(name)
+    if on_disk and not gguf and not (Path(name) / "config.json").is_file():
         raise InputError(f"{name} is not a model folder: config.json and safetensors files are required")
+    if gguf and find_spec("gguf") is None:
+        raise InputError(f"{gguf} needs the package gguf, which is not installed: `pip install gguf`")
     no_hub = not on_disk and not hub_answers()
     logging.disable_progress_bar()
-    part = "config.json"
     options: dict[str, Any] = {"local_files_only": no_hub, "trust_remote_code": False}
+    source, part = (name, "config.json") if gguf is None else (str(gguf.parent), gguf.name)
+    options |= {"gguf_file": gguf.name} if gguf else {}
     try:
-        config = AutoConfig.from_pretrained(name, **options)
-        part = "tokenizer files"
-        tokenizer = AutoTokenizer.from_pretrained(name, **options)
+        config = AutoConfig.from_pretrained(source, **options)
+        part = "tokenizer files" if gguf is None else gguf.name
+        tokenizer = AutoTokenizer.from_pretrained(source, **options)
     except Exception as error:  # as with weights, the files may be damaged
         raise _cannot_load(name, part, error, options) from None
-    return ModelDescription(config, tokenizer, options)
+    return ModelDescription(name, config, tokenizer, options)
 
 
 def _cannot_load(name: str, part: str, error: Exception, options: dict[str, Any]) -> InputError:

@@ -22,7 +22,7 @@ from typing import Any
 
 from rg_env.core.config.files import Document, overridden, read_config
 from rg_env.core.processes import run, run_python
-from rg_env.core.run_folder import OUTPUTS, RunFolder
+from rg_env.core.run_folder import OUTPUTS, RunFolder, gguf_file
 from rg_env.core.text import counted, gigabytes, reason_of, user_error
 from rg_env.errors import InputError, OutputFolderError, RGEnvError, ServerError, how_to_install
 from rg_env.inference.chat_templates import require_chat_template
@@ -351,6 +351,8 @@ def check_model(name: str) -> Check:
     context = context_length(described.config, described.tokenizer)
     model = Model(path, described.tokenizer, shape, context, width)
     text = f"{name}: {shape.parameters / 1e6:,.2f} M parameters"
+    if gguf_file(path):
+        return Check("ok", f"{text}, on this machine", value=model)
     cached = None if Path(path).is_dir() else try_to_load_from_cache(path, "config.json")
     folder = Path(cached).parent if isinstance(cached, str) else Path(path)
     with contextlib.suppress(InputError):  # some of the weights are missing

@@ -173,7 +173,7 @@ def adapted(checkpoint: Checkpoint) -> Any:
         raise InputError(f"{folder} has adapter_config.json but no adapters: copy {ADAPTER} as well")
     described = describe_model(name)
     try:
-        base = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, **described.options).eval()
+        base = described.load(dtype=torch.float32).eval()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PEFT only warns about missing adapters, but an error is raised below
             model = PeftModel.from_pretrained(base, str(folder)).eval()

@@ -14,7 +14,7 @@ from rg_env.core.data.generation import check_options
 from rg_env.core.data.manifest import read_manifest
 from rg_env.core.data.user_rows import split_rows
 from rg_env.core.hub import LOGIN, note_on_model
-from rg_env.core.run_folder import RunFolder, model_path_problem, run_name
+from rg_env.core.run_folder import RunFolder, gguf_file, model_path_problem, run_name
 from rg_env.core.text import counted, one_line
 from rg_env.errors import InputError
 from rg_env.inference.vllm.client import VllmServer
@@ -69,6 +69,8 @@ def check_start(
     is_loaded = checkpoint is None or not (Path(checkpoint) / "config.json").is_file()
     if is_loaded and config.model.name != TINY and (problem := model_path_problem(config.model.name)):
         raise InputError(f"model.name: {problem}")
+    if is_loaded and config.engine.kind == "vllm" and gguf_file(config.model.name):
+        raise InputError("model.name: vLLM cannot update the weights of a GGUF file: set engine.kind=embedded")
     if resume not in (None, AUTO) and not (Path(str(resume)) / "trainer_state.json").is_file():
         raise InputError(
             f"cannot resume from {resume}: it is not a checkpoint; pass a run's checkpoint-N folder, or "

@@ -161,6 +161,14 @@ def test_reasoning_in_a_separate_field_is_part_of_the_text() -> None:
     assert _call(env, [_right(row)], [row])[0] == [0.0]
 
 
+def test_an_answer_in_thinking_that_the_template_opens_does_not_count() -> None:
+    """The completion has no tag of its own if it ends in the thinking section."""
+    env = load_environment(**SMALL, opens_thinking=True)
+    row = env.train_dataset[0]
+    texts = [f"so {_right(row)}, or", f"so</think>{_right(row)}"]
+    assert [_call(env, [text], [row])[0] for text in texts] == [[0.0], [1.0]]
+
+
 def test_a_batch_is_scored_and_logged_once() -> None:
     """The first function to be called scores the batch, even if trainers call all of them concurrently. The next batch
     is scored again, even if it is equal; a stale score is never used."""

@@ -125,6 +125,15 @@ def test_another_completion_in_the_same_state_is_scored_separately() -> None:
     assert (right.score.status, wrong.score.status) == ("correct", "wrong")
 
 
+def test_an_answer_in_thinking_that_the_template_opens_does_not_count(server: ChatServer) -> None:
+    """The reply has no tag of its own if it ends in the thinking section."""
+    for text, accuracy in (("maybe <answer>1</answer>", 0.0), ("so</think><answer>1</answer>", 1.0)):
+        env = rg_env.load_environment(**SMALL, opens_thinking=True)
+        row = env.eval_dataset[0]
+        rollout = v0.rollout_of("?", text.replace("1", row["answer"]), row["answer"], {}, row["info"])
+        assert rollout.score.value == accuracy
+
+
 @pytest.mark.parametrize("value", [float("nan"), "raise"])
 def test_a_reward_that_fails_ends_the_batch(value: Any, server: ChatServer) -> None:
     """`generate` raises a `RewardError` that names the reward that failed or returned NaN; later batches still work."""

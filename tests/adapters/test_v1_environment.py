@@ -91,6 +91,17 @@ def test_requests_have_the_template_variables_and_stop_texts_of_the_taskset(serv
     assert own.model_dump()["stop"] == ["x"]
 
 
+@pytest.mark.parametrize("end", ["", "</think>"])
+def test_an_answer_in_thinking_that_the_template_opens_does_not_count(server: ChatServer, end: str) -> None:
+    """The reply has no tag of its own if it ends in the thinking section."""
+    env = rg_env.load_environment(**SMALL, opens_thinking=True)
+    golds = {row["question"]: row["answer"] for row in env.environment.eval_rows}
+    server.answer = lambda question: f"maybe{end} <answer>{golds[question]}</answer>"
+    assert {episode.traces[0].metrics["accuracy"] for episode in run_tasks(env, server)} == {float(bool(end))}
+    taskset = rg_env.ReasoningGymTaskset(SingleTurnEnvConfig(taskset={"id": "rg-env", "opens_thinking": True}).taskset)
+    assert next(iter(taskset)).data.info["reply_prefix"] == "<think>"
+
+
 def test_a_reward_that_raises_is_the_rollouts_error(server: ChatServer) -> None:
     def breaks(rollout: Rollout) -> float:
         raise KeyError("five")

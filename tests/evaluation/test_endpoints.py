@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 from chat_server import ChatServer, completion
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
 
+from rg_env.core.grading.extraction import extract
 from rg_env.errors import InputError
 from rg_env.evaluation.config import EvalConfig, EvalModel
 from rg_env.evaluation.endpoints import EndpointFailed, endpoint
@@ -74,6 +77,35 @@ def test_a_reply_has_what_the_server_reports(chat: ChatServer) -> None:
     chat.reset(str, _first(JSONResponse(body)))
     assert _ask(chat) == Reply("2", "think", True, 10, 5, "no", "m-2025")
     assert _ask(chat) == Reply("1+1?", None, False, 10, 5, None, "m")
+
+
+def test_an_answer_in_thinking_that_the_template_opens_does_not_count() -> None:
+    """vLLM reports how it renders a prompt. A reply that ends in the thinking section has no tags of its own. With a
+    reasoning parser, the server separates the thinking itself."""
+    asked: list[dict[str, Any]] = []
+
+    async def tokenize(request: Request) -> Response:
+        asked.append(await request.json())
+        return JSONResponse({"tokens": [1, 2]})
+
+    async def detokenize(request: Request) -> Response:
+        assert (await request.json())["tokens"] == [1, 2]
+        return JSONResponse({"prompt": "user: ? assistant: <think>\n"})
+
+    routes = [Route("/tokenize", tokenize, methods=["POST"]), Route("/detokenize", detokenize, methods=["POST"])]
+    text = "maybe <answer>4</answer>, but let me check"
+    with ChatServer(lambda question: text, more=routes) as server:
+        assert _ask(server).prefix == ""  # not vLLM
+        assert not asked
+        server.listed = JSONResponse({"data": [{"id": "m", "owned_by": "vllm"}]})
+        reply = _ask(server, "prompt.chat_template_kwargs.enable_thinking=true")
+        assert asked[-1]["chat_template_kwargs"] == {"enable_thinking": True}
+        assert asked[-1]["messages"][0]["role"] == "user"
+        assert (reply.text, extract(reply.prefix + reply.text).status) == (text, "no_answer")
+        server.reset(str, _first(JSONResponse(completion("<answer>4</answer>", reasoning="so"))))
+        server.listed = JSONResponse({"data": [{"id": "m", "owned_by": "vllm"}]})
+        reply = _ask(server)
+        assert extract(reply.prefix + reply.text).answer == "4"
 
 
 def test_settings_outside_openais_api_are_sent_only_if_they_are_set(chat: ChatServer) -> None:

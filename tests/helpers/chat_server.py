@@ -6,7 +6,7 @@ with ChatServer(lambda question: "<answer>1</answer>") as server:
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from loopback import LoopbackServer
@@ -31,7 +31,13 @@ class ChatServer(LoopbackServer):
     """
 
     def __init__(
-        self, answer: Answer, *, model: str = "m", trouble: Trouble = lambda number, body: None, port: int = 0
+        self,
+        answer: Answer,
+        *,
+        model: str = "m",
+        trouble: Trouble = lambda number, body: None,
+        port: int = 0,
+        more: Sequence[Route] = (),
     ):
         self.answer, self.model, self.trouble = answer, model, trouble
         self.requests: list[dict[str, Any]] = []
@@ -44,6 +50,7 @@ class ChatServer(LoopbackServer):
                 Route("/v1/chat/completions", self._chat, methods=["POST"]),
                 Route("/v1/models", self._models),
                 Route("/health", self._models),
+                *more,
             ],
             port,
         )

@@ -12,9 +12,11 @@ from transformers import (
     GemmaConfig,
     LlamaConfig,
     MistralConfig,
+    MixtralConfig,
     Phi3Config,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 SMALL: dict[str, Any] = {
@@ -67,3 +69,9 @@ SERVED = {
     "phi3, fused": Phi3Config(**_SERVED, sliding_window=None),
 }
 """Models that vLLM can serve on CPUs: with heads of size 32, and no sliding windows or soft caps in attention."""
+_EXPERTS: dict[str, Any] = {**_SERVED, "num_experts_per_tok": 2, "tie_word_embeddings": False}
+EXPERTS = {
+    "mixtral": MixtralConfig(**_EXPERTS, num_local_experts=4, sliding_window=None),
+    "qwen3_moe": Qwen3MoeConfig(**_EXPERTS, num_experts=4, moe_intermediate_size=64),
+}
+"""Models whose experts are one tensor in memory. vLLM can serve them on CPUs."""

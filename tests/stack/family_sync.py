@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from model_families import SERVED
+from model_families import EXPERTS, SERVED
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from vllm import LLM, ModelRegistry, SamplingParams
 
@@ -26,6 +26,7 @@ from rg_env.tiny import POLICY_DIR
 from rg_env.training.vllm_engine import model_logprobs
 from rg_env.training.weight_sync import Arrival, ServerModel, buckets, computed, sources
 
+CONFIGS = {**SERVED, **EXPERTS}
 PROMPT = list(range(5, 45))
 CPU = torch.device("cpu")
 BUCKET = 2**24
@@ -58,7 +59,7 @@ def random_model(config: Any, seed: int) -> Any:
 
 
 def record(name: str, folder: Path) -> dict[str, Any]:
-    before, after = random_model(SERVED[name], 0), random_model(SERVED[name], 1)
+    before, after = random_model(CONFIGS[name], 0), random_model(CONFIGS[name], 1)
     before.save_pretrained(folder)
     AutoTokenizer.from_pretrained(POLICY_DIR).save_pretrained(folder)
     # Otherwise vLLM starts a process for each architecture to inspect it.
@@ -105,5 +106,5 @@ def record(name: str, folder: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    for number, name in enumerate(SERVED):
+    for number, name in enumerate(CONFIGS):
         print("RECORD " + json.dumps(record(name, Path(sys.argv[-1]) / str(number))), flush=True)

@@ -50,6 +50,26 @@ def test_weights_that_are_missing_are_named(copied: Path) -> None:
         load_policy(str(copied))
 
 
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_gguf_file_needs_its_package(tmp_path: Path, folder: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with a GGUF file is a model, too. `tests/matrix/test_real_model.py` loads one."""
+    file = tmp_path / "m.gguf"
+    file.write_bytes(b"GGUF")
+    model = str(tmp_path if folder else file)
+    monkeypatch.setattr("rg_env.inference.models.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=f"^{file} needs the package gguf, which is not installed: `pip install gguf`"):
+        load_policy(model)
+    monkeypatch.undo()
+    if find_spec("gguf") is None:
+        monkeypatch.setattr("rg_env.inference.models.find_spec", lambda name: object())
+    with pytest.raises(InputError, match=f"^cannot load the model '{model}': m.gguf: "):
+        load_policy(model)
+    (tmp_path / "other.gguf").touch()
+    if folder:  # it is not clear which one
+        with pytest.raises(InputError, match="is not a model folder"):
+            load_policy(model)
+
+
 @pytest.mark.parametrize("tied", [True, False])
 def test_tied_weights_may_be_missing(copied: Path, tied: bool) -> None:
     """The LM head may be missing only if the config ties it to the embedding."""

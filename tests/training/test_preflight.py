@@ -131,3 +131,11 @@ def test_configs_of_another_kind_are_refused_in_one_line(here: Path, text: str, 
     (here / "run.yaml").write_text(text)
     with pytest.raises(InputError, match=rf"^run\.yaml: {words}"):
         load_train_config("run.yaml")
+
+
+def test_vllm_cannot_train_a_gguf_file(here: Path) -> None:
+    """vLLM would serve its quantized weights, which cannot be updated."""
+    (here / "m.gguf").touch()
+    options = ["model.name=./m.gguf", "engine.kind=vllm"]
+    with pytest.raises(InputError, match=r"vLLM cannot update the weights of a GGUF file: set engine.kind=embedded"):
+        check_start(load_train_config(here / "run.yaml", options), wait=False)

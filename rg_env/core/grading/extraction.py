@@ -15,8 +15,9 @@ stray `</think>` after the answer does no harm. A `<think>` inside an answer is 
 
 If `<think>` is in the prompt and the completion ends while the model is still thinking, the completion contains no
 thinking tags. The trainer and evaluations of local models know the prompt, and pass its end with the completion
-(`Rollout.prefix`), so an `<answer>` in the thinking section does not count. For endpoints and in other frameworks, the
-end of the prompt is unknown. A server with a reasoning parser separates the thinking from the answer.
+(`Rollout.prefix`), so an `<answer>` in the thinking section does not count. Evaluations of endpoints ask the server,
+if it is vLLM. In other frameworks, the end of the prompt is unknown, unless the environment has `opens_thinking=True`.
+A server with a reasoning parser separates the thinking from the answer.
 """
 
 import re

@@ -151,7 +151,11 @@ class Rollout:
     """The row, with all of the user's columns; empty if unknown."""
     prefix: str = ""
     """Start of the model's turn that is already in the prompt, such as the `<think>` of a chat template. The answer is
-    extracted as if the completion began with it."""
+    extracted as if the completion began with it. Default: the entry `reply_prefix` of `info`, if any."""
+
+    def __post_init__(self) -> None:
+        if not self.prefix and isinstance(self.info, Mapping) and isinstance(self.info.get("reply_prefix"), str):
+            object.__setattr__(self, "prefix", self.info["reply_prefix"])
 
     @property
     def task(self) -> str:

@@ -48,6 +48,11 @@ class SharedMemoryEngine(WeightTransferEngine[SharedMemoryInitInfo, SharedMemory
     def start_weight_update(self) -> None:
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
+        if next(self.model.parameters()).device.type == "cpu":
+            # vLLM 0.32 packs experts for the CPU only when it builds their kernel, and not when they are loaded again.
+            for layer in self.model.modules():
+                if getattr(method := getattr(layer, "quant_method", None), "moe_kernel", None) is not None:
+                    method.moe_kernel = None
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: SharedMemoryUpdateInfo) -> None:

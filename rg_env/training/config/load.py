@@ -17,6 +17,7 @@ from rg_env.core.config import parsing
 from rg_env.core.config.files import Document, Keys
 from rg_env.core.config.parsing import Problem
 from rg_env.core.processes import world_size
+from rg_env.core.run_folder import gguf_file
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import load_table, working_levels
 from rg_env.core.text import counted
@@ -95,7 +96,8 @@ def problems(config: TrainConfig, processes: int = 1) -> Iterator[Problem]:
             "model.dtype",
             "without LoRA, small updates are rounded away; use auto, with training.bf16 to compute in bfloat16",
         )
-    if model.name.startswith(("/", "./", "../", "~")) and not os.path.isdir(model.name):
+    is_path = model.name.startswith(("/", "./", "../", "~"))
+    if is_path and not os.path.isdir(model.name) and gguf_file(model.name) is None:
         yield _at("model.name", "is not an existing folder")
     yield from contradictions(training, config.engine, config.curriculum)
     if config.curriculum is not None:

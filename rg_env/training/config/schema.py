@@ -36,7 +36,8 @@ class ModelConfig(Section):
     short = "name"
 
     name: Text
-    """A folder, a model name on the Hugging Face Hub, or "tiny" for the tiny policy that ships with the package."""
+    """A folder, a GGUF file (whose weights are dequantized; needs the package gguf), a model name on the Hugging Face
+    Hub, or "tiny" for the tiny policy that ships with the package."""
     attention: Literal["auto", "flash_attention_2", "sdpa", "eager"] = "auto"
     """Attention implementation. "auto" uses flash-attn if it works on this machine and with this `dtype`, and PyTorch's
     SDPA otherwise. Models that support neither use "eager"."""
