@@ -88,7 +88,7 @@ def sources(model: nn.Module, whole: Callable[[Any], torch.Tensor] = lambda tens
             tensor = partial(_merged, parameter, layer, whole)
         weights[server_name(name)] = (parameter, *parts), tensor
 
-    plain: Any = model.get_base_model() if getattr(model, "peft_config", None) else model  # type: ignore[operator]
+    plain: Any = model.get_base_model() if getattr(model, "peft_config", None) else model
     groups: dict[str, dict[str, torch.Tensor]] = {}
     for name, (parameters, _) in weights.items():
         empty = torch.empty(full_shape(parameters[0]), dtype=parameters[0].dtype, device="meta")

@@ -51,7 +51,8 @@ class SharedMemoryEngine(WeightTransferEngine[SharedMemoryInitInfo, SharedMemory
         if next(self.model.parameters()).device.type == "cpu":
             # vLLM 0.32 packs experts for the CPU only when it builds their kernel, and not when they are loaded again.
             for layer in self.model.modules():
-                if getattr(method := getattr(layer, "quant_method", None), "moe_kernel", None) is not None:
+                method: Any = getattr(layer, "quant_method", None)
+                if hasattr(method, "moe_kernel"):
                     method.moe_kernel = None
         initialize_layerwise_reload(self.model)
 
