@@ -33,6 +33,7 @@ from rg_env.core.data.user_rows import OWN_TASK
 from rg_env.core.grading.extraction import Extraction, extract
 from rg_env.core.grading.graders import fault_of, grade, longest_answer
 from rg_env.core.grading.graders.forms import same_value
+from rg_env.core.grading.upstream import SYMBOLIC
 from rg_env.core.grading.workers import WorkerPool
 from rg_env.core.tasks.task_table import is_user_task, load_table
 from rg_env.core.text import shortened
@@ -51,6 +52,8 @@ CORRECT_FROM = 1 - 1e-9
 score for a time interval that is off by one second can be 0.9999999."""
 UPSTREAM_WALL_S = 1.0
 """Time limit in seconds for a worker to grade one answer, not counting the wait for a free worker."""
+SYMBOLIC_WALL_S = 10.0
+"""The same limit for the library's formulas that use SymPy, which takes up to two seconds for some answers."""
 
 UNNAMED_TASK = "default"
 """Task name for rows from other environments, which do not name a task."""
@@ -355,15 +358,16 @@ def _worker_pool(task: str) -> WorkerPool:
     A pool is started on first use because starting it takes seconds. A forked process cannot use its parent's pool.
     """
     with _pool_lock:
-        return _pool_of(os.getpid(), *(sources().items() if is_user_task(task) else ()))
+        wall_s = SYMBOLIC_WALL_S if task in SYMBOLIC else UPSTREAM_WALL_S
+        return _pool_of(os.getpid(), wall_s, *(sources().items() if is_user_task(task) else ()))
 
 
 @cache
-def _pool_of(pid: int, *imported: tuple[str, str]) -> WorkerPool:
+def _pool_of(pid: int, wall_s: float, *imported: tuple[str, str]) -> WorkerPool:
     return WorkerPool(
         "rg_env.core.grading.upstream:grade",
         warmup="rg_env.core.grading.upstream:prepare",
         warmup_args=[dict(imported)],
-        wall_s=UPSTREAM_WALL_S,
+        wall_s=wall_s,
         start_s=120,
     )
