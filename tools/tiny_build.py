@@ -42,9 +42,6 @@ from rg_env.core.prompts import SYSTEM_PROMPT
 from rg_env.errors import OutputFolderError, RGEnvError
 from rg_env.tiny import TASKS
 
-THREADS = 2
-"""Number of torch threads, fixed because it determines the order of summation and thus the exact weights."""
-
 IGNORED = -100
 
 
@@ -73,9 +70,11 @@ class Recipe:
     """Share of worked solutions in the mixture, and approximately in the policy's answers."""
     measured: int = 512
     """Evaluation questions per task."""
+    threads: int = 2
+    """Number of torch threads, fixed because it determines the order of summation and thus the exact weights."""
 
 
-QUICK = Recipe(questions=dict.fromkeys(TASKS, 300), batch_size=8, learn_steps=6, mix_steps=4, measured=8)
+QUICK = Recipe(questions=dict.fromkeys(TASKS, 300), batch_size=8, learn_steps=6, mix_steps=4, measured=8, threads=1)
 
 Example = tuple[list[int], list[int]]
 """Token ids of a prompt and of its completion, including END."""
@@ -102,7 +101,7 @@ def build(out: Path, *, seed: int = 0, recipe: Recipe | None = None) -> None:
     recipe = recipe or Recipe()
     if out.exists():
         raise OutputFolderError(f"{out} already exists: choose a new folder for --out")
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(recipe.threads)
     torch.manual_seed(seed)
     rng = random.Random(seed)
     started = time.monotonic()
