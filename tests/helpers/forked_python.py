@@ -1,6 +1,6 @@
 """Python programs in forks of a process that has already imported torch, transformers and rg_env.
 
-These imports take about 10 CPU seconds, and the slow tests start about a hundred programs. A command that begins with
+These imports take about 10 CPU seconds, and the slow tests start dozens of programs. A command that begins with
 `PYTHON` instead of `[sys.executable]` runs the same program in a fork. The process that the test starts is a small one
 that passes on its arguments, folder, environment, standard streams and signals, and exits as the program does. The
 program is killed if that process is.

@@ -17,7 +17,7 @@ from rg_env.inference.vllm.command import serve_command
 from rg_env.tiny import POLICY_DIR
 
 REPOSITORY = Path(__file__).parents[2]
-START_S = 240
+START_S = 600
 
 
 def cpu_environment(**more: str) -> dict[str, str]:

@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.slow)
-            item.add_marker(pytest.mark.timeout(600))
+            item.add_marker(pytest.mark.timeout(1200))
             if importlib.util.find_spec("vllm") is None:
                 item.add_marker(pytest.mark.skip(reason=HOW_TO))
     items.sort(key=lambda item: "server_to_end" in getattr(item, "fixturenames", ()))  # the server is needed until then
@@ -99,7 +99,7 @@ def in_one_process(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[d
     environment = cpu_environment(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="WARNING", PYTHONPATH=paths)
     program, folder = Path(__file__).with_name("family_sync.py"), tmp_path_factory.mktemp("families")
     command = [sys.executable, "-c", PLUGIN + FAMILIES, str(program), str(folder)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1100, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [line.partition(" ") for line in done.stdout.splitlines()]
     return {kind: [json.loads(text) for name, _, text in lines if name == kind] for kind in ("PLUGIN", "RECORD")}

@@ -41,7 +41,7 @@ def test_one_command_serves_trains_and_leaves_no_process(tmp_path: Path) -> None
         text=True,
     )
     try:
-        output = process.communicate(timeout=400)[0]
+        output = process.communicate(timeout=1000)[0]
     finally:
         left = [each for each in descendants(psutil.Process()) if each not in before]
         for each in left:

@@ -41,7 +41,7 @@ def test_a_run_under_zero3_is_published_and_resumed(server: RunningServer, tmp_p
                 stderr=subprocess.STDOUT,
                 text=True,
                 check=False,
-                timeout=400,
+                timeout=1000,
             )
             assert done.returncode == code, done.stdout[-3000:]
             return done.stdout

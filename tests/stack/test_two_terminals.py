@@ -59,7 +59,7 @@ def start(folder: Path, server: RunningServer, *launcher: str, **options: Any) -
     )
 
 
-def finish(process: "subprocess.Popen[str]", timeout_s: float = 300) -> str:
+def finish(process: "subprocess.Popen[str]", timeout_s: float = 900) -> str:
     """Return the process's output once it ends, and check that no process of its session is left."""
     try:
         output, _ = process.communicate(timeout=timeout_s)
@@ -173,7 +173,7 @@ def check_lost_server(server: RunningServer, kind: signal.Signals, folder: Path)
             break
     os.killpg(server.process.pid, kind)
     lost_at = time.monotonic()
-    output = finish(process, timeout_s=200)
+    output = finish(process, timeout_s=600)
     assert time.monotonic() - lost_at < 100
     errors = [line for line in output.splitlines() if line.startswith("error: ")]
     assert process.returncode == 1, "".join(seen) + output
