@@ -33,7 +33,7 @@ import verifiers.v1 as vf
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from rg_env.core.data.dataset import SplitRequest, build_rows
-from rg_env.core.data.splits import SplitBy, question_hash
+from rg_env.core.data.splits import OnFew, SplitBy, question_hash
 from rg_env.core.environment import PromptOptions, ReasoningGym
 from rg_env.core.grading.extraction import extract
 from rg_env.core.grading.scoring import Grading, Rollout, score_extraction_async
@@ -134,6 +134,9 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
     """Random seed for the evaluation questions."""
     split_by: SplitBy = "problem"
     """Whether a row's split depends on its `problem` or on the text of its `question`."""
+    on_few: OnFew = "repeat"
+    """What to do if a task has fewer distinct questions than requested: `repeat` training questions and reduce the
+    evaluation split, `cap` both splits, or raise an `error`."""
     level: int | None = None
     """Difficulty level for all tasks in `gym` that do not set a level."""
     rewards: str | dict[str, Any] | list[Any] | None = None
@@ -195,7 +198,7 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
                 f"gym and rewards must be plain values here ({error}): register your own function with "
                 "@rg_env.reward, list its file under imports, and use its name"
             ) from error
-        SplitRequest(_parsed(rubric)[0], self.split, self._count, self._seed, self.split_by)
+        SplitRequest(_parsed(rubric)[0], self.split, self._count, self._seed, self.split_by, self.on_few)
         self.task = self.task.model_copy()
         self.task._rubric = rubric
         return self
@@ -228,7 +231,8 @@ class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymTasksetConfig
         """Yield the tasks in order. Equal configs yield equal tasks. Raises the same errors as `build_rows`."""
         config = self.config
         mixture, _ = _parsed(str(config.task._rubric))
-        rows = build_rows(mixture, config.split, config._count, config._seed, split_by=config.split_by)
+        how: Any = {"split_by": config.split_by, "on_few": config.on_few}
+        rows = build_rows(mixture, config.split, config._count, config._seed, **how)
         yield from tasks_of(config._prompt_options.to_examples(rows), config.task)
 
 

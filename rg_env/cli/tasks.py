@@ -149,7 +149,7 @@ def one_task(name: str, level: int | None = None, show: int = 0, seed: int = 0) 
     lines.append(f"problem key (determines the split): {problem_keys.described(spec.name)}")
     measurements = f"{AUDIT_HEADER}\n{audit_line(measured)}\n{_AUDIT_LEGEND}"
     lines += ["measured with the default options:", indent(measurements, "  ")]
-    for number, row in enumerate(build_rows(gym, "train", show, seed) if show else [], start=1):
+    for number, row in enumerate(build_rows(gym, "train", show, seed, on_few="cap") if show else [], start=1):
         gold = row["answer"] or "(not stored by the library)"
         lines += ["", f"example {number}:", row["question"].rstrip(), f"answer: {gold}"]
     return "\n".join(lines)

@@ -21,7 +21,7 @@ from rg_env.core.config.files import OTHER_NAMES
 from rg_env.core.data.dataset import build_splits
 from rg_env.core.data.manifest import Manifest
 from rg_env.core.data.selection import DrawnRow
-from rg_env.core.data.splits import SplitBy
+from rg_env.core.data.splits import OnFew, SplitBy
 from rg_env.core.data.user_rows import check_text, distinct, own_text
 from rg_env.core.grading.scoring import Grading, Rollout
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement, build_messages, fold_system
@@ -250,6 +250,8 @@ class ReasoningGym(Environment):
             the library's own formulas (`core.grading.scoring`).
         manifest: a run's `manifest.json`, or its contents. Raises `InputError` if the rows differ from that run's rows.
         split_by: whether a row's `"problem"` or its `"question"` decides its split (`core.data.splits`).
+        on_few: what to do if a task has fewer distinct questions than requested: `"repeat"` training questions and
+            reduce the evaluation split, `"cap"` both splits, or raise an `"error"`.
         chat_template_kwargs: variables of the model's chat template, such as `{"enable_thinking": False}`.
         opens_thinking: whether the model's chat template ends the prompt with `<think>`, so that a completion without
             `</think>` has no answer. rg_env's trainer and evaluations of local models read this from the template, and
@@ -280,6 +282,7 @@ class ReasoningGym(Environment):
         grading: Grading = "hardened",
         manifest: str | Path | Manifest | None = None,
         split_by: SplitBy = "problem",
+        on_few: OnFew = "repeat",
         chat_template_kwargs: Mapping[str, Any] | None = None,
         opens_thinking: bool = False,
     ) -> None:
@@ -294,7 +297,14 @@ class ReasoningGym(Environment):
         if num_train_examples == 0 and num_eval_examples == 0:
             raise InputError("num_train_examples and num_eval_examples are both 0, so there is nothing to do")
         train, evaluation, self.manifest = build_splits(
-            self.mixture, num_train_examples, num_eval_examples, seed, eval_seed, split_by=split_by, manifest=manifest
+            self.mixture,
+            num_train_examples,
+            num_eval_examples,
+            seed,
+            eval_seed,
+            split_by=split_by,
+            on_few=on_few,
+            manifest=manifest,
         )
         self.train_rows, self.eval_rows = self.to_examples(train), self.to_examples(evaluation)
 

@@ -53,9 +53,8 @@ class QuestionPool:
         name: name of the pool in console lines and errors.
         build: generates the first n questions, which are always the same (`build_rows`).
         prepare: converts questions to training rows, excluding questions that are too long.
-        end: number of distinct questions, if known from an earlier run. The search for more questions has a time
-            limit, so this number can differ between machines, but a resumed run must repeat the sequence after the same
-            question.
+        end: number of distinct questions, if known from an earlier run. A resumed run must repeat the sequence after
+            the same question.
         say: called with each line to print.
     """
 
@@ -296,7 +295,7 @@ class Curriculum:
             spec = {"name": name, "config": self._options[name][level]}
             self._pools[name, level] = QuestionPool(
                 f"{name} at level {level}",
-                lambda n: build_rows(spec, "train", n, self.seed, split_by=self._split_by),
+                lambda n: build_rows(spec, "train", n, self.seed, split_by=self._split_by, on_few="error"),
                 lambda rows: self.prepare(rows),
                 end=self.state.tasks[name].ends.get(level),
                 say=lambda line: self.say(line),

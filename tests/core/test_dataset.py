@@ -79,11 +79,33 @@ def test_the_evaluation_set_is_frozen_across_training_seeds() -> None:
     assert evaluation != other_eval
 
 
+@pytest.mark.parametrize("on_few", ["repeat", "cap"])
+def test_a_task_with_too_few_questions(on_few: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Evaluation rows are capped; training rows are repeated, or capped too. The manifest and a printed line say so, a
+    repeated build equals the first, and no problem is in both splits."""
+    gym = ["gcd", {"name": "tower_of_hanoi", "config": {"max_disks": 4, "max_pegs": 4}}]
+    train, evaluation, manifest = build_splits(gym, 800, 200, seed=3, on_few=on_few)
+    again = build_splits(gym, 800, 200, seed=3, on_few=on_few, cache=False, processes=1)
+    assert again == (train, evaluation, manifest)
+    own, held_out = ([r for r in rows if r["info"]["rg_task"] == "tower_of_hanoi"] for rows in (train, evaluation))
+    distinct, count = len(set(_questions(own))), len(held_out)
+    assert len(set(_questions(held_out))) == count < 100
+    assert len(own) == (400 if on_few == "repeat" else distinct)
+    assert distinct < 400
+    assert not {row["info"]["problem"] for row in own} & {row["info"]["problem"] for row in held_out}
+    assert {row["info"]["share"] for row in held_out} == {f"{count}/{100 + count}"}
+    assert [manifest["splits"][split]["size"] for split in ("train", "eval")] == [len(train), len(evaluation)]
+    printed = capsys.readouterr().out
+    use = f"each is used {400 / distinct:.1f} times on average" if on_few == "repeat" else "all are used"
+    assert f"task 'tower_of_hanoi' has {distinct} distinct training questions, not 400: {use}\n" in printed
+    assert f"task 'tower_of_hanoi' has {count} distinct evaluation questions, not 100: all are used\n" in printed
+
+
 def test_a_task_with_too_few_questions_reports_how_many_it_has() -> None:
     with pytest.raises(
         InputError, match=r"'tower_of_hanoi'.*500 requested for the train split, \d+ found .* in [\d,]+ draws"
     ):
-        build_rows("tower_of_hanoi", "train", 500, seed=0)
+        build_rows("tower_of_hanoi", "train", 500, seed=0, on_few="error")
 
 
 @pytest.mark.parametrize(

@@ -412,7 +412,7 @@ def test_every_task_has_disjoint_rows_with_keys_and_gold_answers(task: str) -> N
     for level in [None, *levels]:
         spec = {"name": task} if level is None else {"name": task, "level": level}
         try:
-            train, evaluation, _ = build_splits(spec, 6, 2, 3, 3)
+            train, evaluation, _ = build_splits(spec, 6, 2, 3, 3, on_few="error")
         except TooFewQuestionsError:
             assert (task, level) in TOO_FEW
             continue

@@ -5,9 +5,11 @@ from collections import Counter
 from collections.abc import Iterable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rg_env.core.data.items import Item
-from rg_env.core.data.selection import BALANCE_PATIENCE, BALANCED, PATIENCE_MIN_DRAWS, DrawnRow, Selection
+from rg_env.core.data.selection import BALANCE_PATIENCE, BALANCED, DrawnRow, Selection, repeated
 from rg_env.core.data.splits import Split, question_hash, split_of
 
 
@@ -140,11 +142,21 @@ def test_balancing_ends_if_an_answer_no_longer_occurs() -> None:
     assert _answers("syllogism", _items(f"yny{more}yn")) == f"yny{more}yn"
 
 
-def test_a_slow_task_is_given_up_by_time() -> None:
-    """The search also ends after some seconds without a new question, so that slow tasks do not take forever."""
-    patient, impatient = Selection("maze", "{}", ("eval",)), Selection("maze", "{}", ("eval",), patience_s=0.0)
-    for draw in range(PATIENCE_MIN_DRAWS):
-        assert not impatient.parts["eval"].exhausted(), draw
-        patient.offer(None)
-        impatient.offer(None)
-    assert (patient.parts["eval"].exhausted(), impatient.parts["eval"].exhausted()) == (False, True)
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.integers(0, 200))
+def test_problems_are_repeated_equally_often(problems: list[int], n: int) -> None:
+    """The distinct rows come first. Then the rarest problem is repeated, with each of its wordings in turn."""
+    rows: list[DrawnRow] = [
+        {"question": str(i), "answer": "", "info": {"problem": str(problem)}} for i, problem in enumerate(problems)
+    ]
+    filled = repeated(rows, n)
+    assert len(filled) == n
+    assert filled[: len(rows)] == rows[:n]
+    if n < len(rows):
+        return
+    distinct, counts = Counter(problems), Counter(int(row["info"]["problem"]) for row in filled)
+    added = [problem for problem in distinct if counts[problem] > distinct[problem]]
+    assert all(counts[problem] <= min(counts.values()) + 1 for problem in added)
+    questions = Counter(row["question"] for row in filled)
+    for problem in distinct:
+        own = [questions[str(i)] for i, each in enumerate(problems) if each == problem]
+        assert max(own) - min(own) <= 1

@@ -103,8 +103,6 @@ def test_a_config_is_checked_including_its_evaluations(doctor: Callable[..., dic
     long = "evaluation.tasks.long={task: word_sorting, config: {min_words: 90, max_words: 100}, num_examples: 1}"
     assert "exceeds the model's context of 512" in (line := doctor(config, long)["prompts"])
     assert line.startswith("failed ")
-    hanoi = "evaluation.tasks.hanoi={task: tower_of_hanoi, config: {max_disks: 3, max_pegs: 3}}"
-    assert "too few distinct questions" in doctor(config, hanoi)["prompts"]
 
 
 def test_a_config_with_own_data_is_checked(doctor: Callable[..., dict[str, str]], config: str, folder: Path) -> None:

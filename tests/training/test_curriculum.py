@@ -215,7 +215,7 @@ def test_a_level_without_questions_becomes_the_ceiling() -> None:
 
 
 def built(spec: Any) -> Callable[[int], Any]:
-    return lambda n: build_rows(spec, "train", n, 0)
+    return lambda n: build_rows(spec, "train", n, 0, on_few="error")
 
 
 @pytest.mark.slow
@@ -234,7 +234,7 @@ def test_a_pool_grows_and_starts_over(env: Any) -> None:
     shorter = QuestionPool("leg_counting", built(spec), env.to_examples, end=pool.end - 9, say=printed.append)
     assert shorter[0] == shorter[pool.end - 9]
     with pytest.raises(TooFewQuestionsError) as caught:
-        build_rows(spec, "train", FIRST_ROWS, 0)
+        build_rows(spec, "train", FIRST_ROWS, 0, on_few="error")
     assert caught.value.found == pool.end
 
 

@@ -6,13 +6,15 @@ is the problem's key (`core.data.problem_keys`), and `share` is the task's share
 task's name is stored under `rg_task` because verifiers 0.3 reads `info["task"]` itself and expects a different value.
 
 By default, a row's problem determines its split (`core.data.splits`), so training and evaluation rows never share a
-problem, regardless of the seeds. Within a split, rows have distinct questions. The seed determines a task's first item.
+problem, regardless of the seeds. Within a split, rows have distinct questions, except that a training split repeats
+questions if a task has too few (`core.data.splits.OnFew`). The seed determines a task's first item.
 Starting from that item, distinct questions in the requested split are kept, in order, until there are enough rows
 (`core.data.selection`). The same tasks, numbers of rows and seeds yield the same rows in any process and on any number
 of cores (`core.data.generation`). A repeated build reads the rows from disk (`core.data.row_cache`).
 """
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +25,8 @@ from rg_env.core.data import row_cache
 from rg_env.core.data.generation import Generation, RowRequest
 from rg_env.core.data.manifest import Manifest, check_manifest, make_manifest, read_manifest
 from rg_env.core.data.selection import DrawnRow as DrawnRow
-from rg_env.core.data.splits import Split, SplitBy
+from rg_env.core.data.splits import OnFew, Split, SplitBy
+from rg_env.core.processes import print_once
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import is_user_task
 from rg_env.core.text import is_count, shortened
@@ -47,8 +50,11 @@ class SplitRequest:
     seed: int
     by: SplitBy = "problem"
     """With "question", the two splits may contain the same problem in different wordings or orders."""
+    on_few: OnFew = "repeat"
 
     def __post_init__(self) -> None:
+        if self.on_few not in get_args(OnFew):
+            raise InputError(f'on_few must be "repeat", "cap" or "error", not {shortened(self.on_few)}')
         if self.by not in get_args(SplitBy):
             raise InputError(f'split_by must be "problem" or "question", not {shortened(self.by)}')
         if not is_count(self.n, MAX_ROWS):
@@ -71,7 +77,23 @@ class SplitRequest:
         """Everything that determines the rows."""
         tasks = [[task.name, count, task.config] for task, count in zip(self.mixture.tasks, self.counts, strict=True)]
         own = {"imports": sorted(sources().values())} if any(map(is_user_task, self.mixture.names)) else {}
-        return {"tasks": tasks, "split": self.split, "seed": self.seed, "by": self.by, **own}
+        how = {"split": self.split, "seed": self.seed, "by": self.by, "on_few": self.on_few}
+        return {"tasks": tasks, **how, **own}
+
+    def shortage(self, rows: Sequence[DrawnRow]) -> list[str]:
+        """Describe the tasks with fewer distinct questions than requested, one line each."""
+        found = Counter((row["info"]["rg_task"], row["info"]["config"]) for row in rows)
+        distinct: dict[tuple[str, str], set[str]] = {}
+        for row in rows:
+            distinct.setdefault((row["info"]["rg_task"], row["info"]["config"]), set()).add(row["question"])
+        lines = []
+        for task, count in zip(self.mixture.tasks, self.counts, strict=True):
+            key = task.name, task.config_json
+            if count and (few := len(distinct[key])) < count:
+                what = {"train": "training", "eval": "evaluation"}[self.split]
+                then = f"each is used {found[key] / few:.1f} times on average" if found[key] > few else "all are used"
+                lines.append(f"task {task.name!r} has {few:,} distinct {what} questions, not {count:,}: {then}")
+        return lines
 
 
 def build_rows(
@@ -81,10 +103,11 @@ def build_rows(
     seed: int,
     *,
     split_by: SplitBy = "problem",
+    on_few: OnFew = "repeat",
     cache: bool = True,
     processes: int | None = None,
 ) -> list[DrawnRow]:
-    """Build `n` rows with distinct questions for `split` (see `SplitRequest`).
+    """Build `n` rows for `split` (see `SplitRequest`).
 
     Args:
         mixture: anything that `Mixture.parse` accepts.
@@ -92,10 +115,11 @@ def build_rows(
         processes: maximum number of generation processes (default: one per core).
 
     Raises:
-        InputError: the library rejects the options, or a task does not have enough distinct questions.
+        InputError: the library rejects the options, or a task has no questions for this split, or too few and `on_few`
+            is "error".
         GenerationError: a draw takes too long, or a generation process cannot be started or dies.
     """
-    return _build([SplitRequest(Mixture.parse(mixture), split, n, seed, split_by)], cache, processes)[0]
+    return _build([SplitRequest(Mixture.parse(mixture), split, n, seed, split_by, on_few)], cache, processes)[0]
 
 
 def build_splits(
@@ -106,6 +130,7 @@ def build_splits(
     eval_seed: int = 0,
     *,
     split_by: SplitBy = "problem",
+    on_few: OnFew = "repeat",
     cache: bool = True,
     processes: int | None = None,
     manifest: str | Path | Manifest | None = None,
@@ -119,8 +144,8 @@ def build_splits(
     mixture = Mixture.parse(gym)
     expected = None if manifest is None else read_manifest(manifest)  # checked before rows are drawn
     requests = [
-        SplitRequest(mixture, "train", num_train, seed, split_by),
-        SplitRequest(mixture, "eval", num_eval, eval_seed, split_by),
+        SplitRequest(mixture, "train", num_train, seed, split_by, on_few),
+        SplitRequest(mixture, "eval", num_eval, eval_seed, split_by, on_few),
     ]
     train, evaluation = _build(requests, cache, processes)
     described = make_manifest(mixture, {"train": (train, seed), "eval": (evaluation, eval_seed)}, split_by)
@@ -137,8 +162,11 @@ def _build(requests: Sequence[SplitRequest], cache: bool, processes: int | None)
         return _generate([filled[number] for number in numbers], processes)
 
     built = row_cache.cached([each.described for each in filled], generate) if cache else generate(range(len(filled)))
-    rows = iter(built)
-    return [next(rows) if request.n else [] for request in requests]
+    for request, rows in zip(filled, built, strict=True):
+        for line in request.shortage(rows):
+            print_once(line)
+    remaining = iter(built)
+    return [next(remaining) if request.n else [] for request in requests]
 
 
 def _generate(requests: Sequence[SplitRequest], processes: int | None) -> list[list[DrawnRow]]:
@@ -148,17 +176,19 @@ def _generate(requests: Sequence[SplitRequest], processes: int | None) -> list[l
     for seed in dict.fromkeys(request.seed for request in requests):
         own = [request for request in requests if request.seed == seed]
         walks += [
-            RowRequest(task, seed, {request.split: request.counts[i] for request in own}, own[0].by)
+            RowRequest(task, seed, {request.split: request.counts[i] for request in own}, own[0].by, own[0].on_few)
             for i, task in enumerate(own[0].mixture.tasks)
         ]
     found = list(zip(walks, Generation(walks, processes).run(), strict=True))
     built = []
     for request in requests:
         rows: list[DrawnRow] = []
+        total = sum(len(by_split.get(request.split, ())) for walk, by_split in found if walk.seed == request.seed)
         for walk, by_split in found:
-            if walk.seed == request.seed and (count := walk.counts[request.split]):
-                share = f"{count}/{request.n}"
-                rows += [{**row, "info": {**row["info"], "share": share}} for row in by_split[request.split]]
+            if walk.seed == request.seed and walk.counts[request.split]:
+                own_rows = by_split[request.split]
+                share = f"{len(own_rows)}/{total}"
+                rows += [{**row, "info": {**row["info"], "share": share}} for row in own_rows]
         random.Random(f"{request.split}:{request.seed}").shuffle(rows)
         built.append(rows)
     return built

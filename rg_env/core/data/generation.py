@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rg_env.core.data.items import Item, item_seed
-from rg_env.core.data.selection import DrawnRow, Selection
-from rg_env.core.data.splits import EVAL_SHARE, Split, SplitBy
+from rg_env.core.data.selection import DrawnRow, Selection, repeated
+from rg_env.core.data.splits import EVAL_SHARE, OnFew, Split, SplitBy
 from rg_env.core.processes import JsonProcess, ProcessEndedError, bare_environment
 from rg_env.core.tasks.mixture import TaskSpec
 from rg_env.core.tasks.task_table import is_user_task
@@ -60,6 +60,7 @@ class RowRequest:
     counts: Mapping[Split, int]
     by: SplitBy = "problem"
     """What determines an item's split: its problem or its question."""
+    on_few: OnFew = "repeat"
 
 
 class _Walk:
@@ -72,13 +73,16 @@ class _Walk:
         self.planned = 0
         self.processes = 0
         """Number of processes that are currently drawing this walk's items."""
+        self._ended: set[Split] = set()
+        """Splits that contain all distinct questions, but fewer than requested."""
         self._arrived: dict[int, tuple[Item | None, str]] = {}
         self._failed = 0
 
     def add(self, index: int, item: Item | None, failure: str = "") -> None:
         """Add a drawn item or the library's error. Draws may arrive in any order.
 
-        Raises `InputError` if the task is exhausted or `FAILED_DRAWS` consecutive draws fail.
+        Raises `InputError` if `FAILED_DRAWS` consecutive draws fail, if the task has no question for a split, or if it
+        has too few and `on_few` is "error".
         """
         self._arrived[index] = item, failure
         while self.missing() and self.selection.draws in self._arrived:
@@ -88,8 +92,11 @@ class _Walk:
                 raise InputError(failure)
             self.selection.offer(item)
             for split in self.missing():
-                if self.selection.parts[split].exhausted():
-                    raise self._too_few(split)
+                part = self.selection.parts[split]
+                if part.exhausted():
+                    if self.request.on_few == "error" or not part.rows:
+                        raise self._too_few(split)
+                    self._ended.add(split)
 
     def _too_few(self, split: Split) -> TooFewQuestionsError:
         part = self.selection.parts[split]
@@ -107,7 +114,9 @@ class _Walk:
     def missing(self) -> dict[Split, int]:
         """Return how many rows each incomplete split still lacks."""
         found = {split: len(self.selection.parts[split].rows) for split in self.counts}
-        return {split: n - found[split] for split, n in self.counts.items() if found[split] < n}
+        return {
+            split: n - found[split] for split, n in self.counts.items() if found[split] < n and split not in self._ended
+        }
 
     def to_plan(self) -> int:
         """Estimate the number of further draws to hand out."""
@@ -123,8 +132,11 @@ class _Walk:
         return range(first, self.planned)
 
     def rows(self) -> dict[Split, list[DrawnRow]]:
-        """Return the requested rows, keyed by split."""
-        return {split: self.selection.parts[split].rows[:n] for split, n in self.counts.items()}
+        """Return the requested rows, keyed by split, or fewer if the task has fewer."""
+        found = {split: self.selection.parts[split].rows[:n] for split, n in self.counts.items()}
+        if "train" in self._ended and self.request.on_few == "repeat":
+            found["train"] = repeated(found["train"], self.counts["train"])
+        return found
 
 
 class Drawer:

@@ -12,9 +12,10 @@ per row, so the limit is one row in four. Tasks are not balanced if the best con
 of the rows (aiw, knight_swap), or no more often than a random guess (zebra_puzzles, with four names).
 """
 
+import heapq
 import json
-import time
 from collections import Counter, deque
+from collections.abc import Sequence
 from typing import TypedDict
 
 from rg_env.core.data.items import Item
@@ -50,13 +51,9 @@ _CHANCE = 0.2
 BALANCE_PATIENCE = 300
 """Number of consecutive new questions, all with frequent answers, after which a split is no longer balanced. A run of
 this length means that the task's options make other answers rare or impossible."""
-PATIENCE_DRAWS = 5000
-"""Number of consecutive draws without a new question for a split after which a task is considered exhausted."""
-PATIENCE_S = 20.0
-"""Seconds without a new question after which a slow task is considered exhausted, if at least `PATIENCE_MIN_DRAWS`
-draws were made in that time."""
-PATIENCE_MIN_DRAWS = 200
-"""Minimum number of consecutive draws without a new question for `PATIENCE_S` to apply."""
+PATIENCE_DRAWS = 2000
+"""Number of consecutive draws without a new question for a split after which a task is considered exhausted. It is not
+a time, so that the rows of an exhausted task are the same on every machine."""
 
 
 class DrawnRow(TypedDict):
@@ -77,13 +74,12 @@ class Selection:
         config_json: str,
         splits: tuple[Split, ...],
         by: SplitBy = "problem",
-        patience_s: float = PATIENCE_S,
     ) -> None:
         self.draws = 0
         self._by = by
         self._common = {"rg_task": task, "config": config_json}
         self._seen: set[str] = set()
-        self.parts = {split: SplitRows(BALANCED.get(task, 0), patience_s) for split in splits}
+        self.parts = {split: SplitRows(BALANCED.get(task, 0)) for split in splits}
         """Rows selected so far for each split."""
 
     def offer(self, item: Item | None) -> None:
@@ -105,21 +101,19 @@ class SplitRows:
     """One split's rows in draw order, except that some rows are held back so that no answer is right on more than one
     row in `one_in`."""
 
-    def __init__(self, one_in: int, patience_s: float) -> None:
+    def __init__(self, one_in: int) -> None:
         self.rows: list[DrawnRow] = []
         self.problems: set[str] = set()
         """The problems drawn so far."""
-        self._patience_s = patience_s
         self._one_in = one_in  # 0 means unlimited
         self._counts: Counter[str] = Counter()
         self._waiting: dict[tuple[str, ...], deque[tuple[int, DrawnRow]]] = {}
         self._number = 0
         self._lag = 0
         self._barren = 0
-        self._last_new = time.monotonic()
 
     def add(self, row: DrawnRow, answers: tuple[str, ...]) -> None:
-        self._barren, self._last_new = 0, time.monotonic()
+        self._barren = 0
         self.problems.add(row["info"]["problem"])
         if not self._one_in:
             self.rows.append(row)
@@ -144,11 +138,7 @@ class SplitRows:
 
     def exhausted(self) -> bool:
         """Whether further draws would be useless."""
-        if self._barren >= PATIENCE_DRAWS:
-            return True
-        if self._waiting:  # waiting rows are released after a number of draws, not after a period of time
-            return False
-        return self._barren >= PATIENCE_MIN_DRAWS and time.monotonic() - self._last_new > self._patience_s
+        return self._barren >= PATIENCE_DRAWS
 
     def _may_take(self, answers: tuple[str, ...]) -> bool:
         share = -(-(len(self.rows) + 1) // self._one_in)
@@ -158,6 +148,23 @@ class SplitRows:
         left = sorted(((number, row) for queue in self._waiting.values() for number, row in queue), key=lambda x: x[0])
         self.rows += [row for _, row in left]
         self._waiting, self._one_in = {}, 0
+
+
+def repeated(rows: Sequence[DrawnRow], n: int) -> list[DrawnRow]:
+    """Return `n` rows: the distinct rows in order, then repeated ones, chosen so that each problem occurs equally
+    often."""
+    by_problem: dict[str, list[DrawnRow]] = {}
+    for row in rows[:n]:
+        by_problem.setdefault(row["info"]["problem"], []).append(row)
+    filled = list(rows[:n])
+    counts = Counter({problem: len(own) for problem, own in by_problem.items()})
+    rarest = [(count, number, problem) for number, (problem, count) in enumerate(counts.items())]
+    heapq.heapify(rarest)
+    while len(filled) < n:
+        count, number, problem = rarest[0]
+        filled.append(by_problem[problem][count % len(by_problem[problem])])
+        heapq.heapreplace(rarest, (count + 1, number, problem))
+    return filled
 
 
 def _answers(task: str, item: Item) -> tuple[str, ...]:

@@ -15,6 +15,9 @@ from typing import Literal
 
 Split = Literal["train", "eval"]
 SplitBy = Literal["problem", "question"]
+OnFew = Literal["repeat", "cap", "error"]
+"""What happens if a task has fewer distinct questions than requested. "repeat" fills a training split with repeated
+questions, and reduces an evaluation split to the distinct ones. "cap" reduces both. "error" raises an error."""
 
 EVAL_SHARE = 0.25
 """Fraction of all problems that are in the evaluation split."""

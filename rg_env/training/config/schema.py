@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from rg_env.core.config import parsing
 from rg_env.core.config.files import without_nulls
 from rg_env.core.config.parsing import Above0, Count, From0, Positive, Section, Seed, Share, TaskOptions, Text, named
-from rg_env.core.data.splits import SplitBy
+from rg_env.core.data.splits import OnFew, SplitBy
 from rg_env.core.data.user_rows import DataConfig
 from rg_env.core.environment import Environment, ReasoningGym
 from rg_env.core.hub import repo_problem
@@ -58,10 +58,15 @@ class SplitsConfig(Section):
     evaluation never share a problem, regardless of the seeds."""
 
     num_train_examples: Positive = 2000
-    """Number of distinct training questions, divided among the tasks by weight."""
+    """Number of training questions, divided among the tasks by weight. They are distinct if the tasks have enough
+    questions (see `on_few`)."""
     num_eval_examples: Count = 200
     """Number of distinct evaluation questions, divided among the training tasks by weight. If 0, the training tasks
     are not evaluated."""
+    on_few: OnFew = "repeat"
+    """What happens if a task has fewer distinct questions than requested. "repeat" repeats training questions, so that
+    each problem occurs equally often, and evaluates the distinct evaluation questions only. "cap" trains on the
+    distinct questions only, too. "error" ends the run before it starts."""
     seed: Seed | None = None
     """Seed for the training questions. Default: the run's `seed`."""
     eval_seed: Seed = 0
@@ -480,6 +485,7 @@ class TrainConfig(Section):
             seed=self.seed if splits.seed is None else splits.seed,
             eval_seed=splits.eval_seed,
             split_by=splits.by,
+            on_few=splits.on_few,
             manifest=manifest,
             grading=self.grading,
             rewards=self.rewards,
