@@ -83,7 +83,6 @@ def test_null_removes_a_key(tmp_path: Path) -> None:
     """`null` removes a key and all keys below it: in a file, in an override and within lists."""
     files = {"main": "extends: base.yaml\nnamed: {a: null}\n", "base": "name: n\ncount: 3\nnamed: {a: {}, b: {}}\n"}
     assert values(tmp_path, "count=null", **files) == {"name": "n", "named": {"b": {}}}
-    assert parse_config(read_config(tmp_path / "main.yaml", ["count="]), Outer).count == 1
     assert values(tmp_path, main="a: [{b: null, c: 1}, null]\n") == {"a": [{"c": 1}, None]}
 
 
@@ -245,7 +244,20 @@ def test_a_config_of_another_kind_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "override",
-    [*("no equals sign", "=1", "a..b=1", "extends=x.yaml", "imports=[a.py]", "a=[", "a={x: 1, x: 2}", "a=&a [*a]")],
+    [
+        *(
+            "no equals sign",
+            "=1",
+            "a..b=1",
+            "extends=x.yaml",
+            "imports=[a.py]",
+            "a=[",
+            "a={x: 1, x: 2}",
+            "a=&a [*a]",
+            "a=",
+            "a= ",
+        )
+    ],
 )
 def test_invalid_overrides(tmp_path: Path, override: str) -> None:
     with pytest.raises(InputError, match="override"):
@@ -258,8 +270,25 @@ def test_an_override_that_yaml_would_cut_must_be_quoted(tmp_path: Path, text: st
     with pytest.raises(InputError, match=r"cannot read the value \('.* in YAML\); quote it if it is text"):
         values(tmp_path, f"name={text}", main="{}")
     assert values(tmp_path, f'name="{text}"', main="{}") == {"name": text}
-    for other in ("'####'", "lab#7", "{a: '# b'}", "null", "~", "", '"---"', "a#b"):
+    for other in ("'####'", "lab#7", "{a: '# b'}", "null", "~", '"---"', "a#b"):
         assert values(tmp_path, f"name={other}", main="{}") == without_nulls({"name": load(other)})
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("a:\n\tb: 1", "indent with spaces instead of tabs"),
+        ("a: Think: now", "quote text that contains ': '"),
+        ("a:\n  b: 1\n c: 2", "indent the keys of a section equally"),
+        ("a: {b: ####}", "quote text that contains '#'"),
+        ("a: [1, 2", "close the bracket"),
+        ("a: 'x\nb: 1", "close the quotation mark"),
+        ("a: @b", "quote the text"),
+    ],
+)
+def test_a_syntax_error_comes_with_a_remedy(text: str, remedy: str) -> None:
+    with pytest.raises(ValueError, match=f"^line \\d+, column \\d+: .*: .*{re.escape(remedy)}"):
+        load(text)
 
 
 @pytest.mark.parametrize(

@@ -158,6 +158,7 @@ def test_fields_that_other_sections_set_are_for_python_only(base: Path) -> None:
     args = config.grpo_config(Path("x"))
     assert (args.seed, args.save_steps, args.save_total_limit, args.output_dir) == (3, 5, 2, "x")
     assert GRPOConfig(seed=3, save_steps=5, save_total_limit=2, output_dir="x") == args
+    assert GRPOConfig("x", seed=3, save_steps=5, save_total_limit=2) == args  # by position, as in TRL
 
 
 def test_mistakes_of_all_kinds_are_reported_together(base: Path) -> None:

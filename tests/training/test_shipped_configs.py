@@ -1,5 +1,5 @@
-"""Every shipped experiment builds its rows and trains for two steps, with a small random model that has a long
-context."""
+"""Every shipped experiment trains for two steps, with a small random model that has a long context, and builds its rows
+at full size."""
 
 from functools import cache
 from pathlib import Path
@@ -9,6 +9,8 @@ from data_files import data
 from run_metrics import lines_of
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+from rg_env.evaluation.load import load_eval_config
+from rg_env.evaluation.questions import draw
 from rg_env.tiny import POLICY_DIR
 from rg_env.training.config.load import load_train_config
 from rg_env.training.from_config import run_config
@@ -16,6 +18,7 @@ from rg_env.training.from_config import run_config
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = sorted(path for path in (ROOT / "configs" / "train").rglob("*.yaml") if not path.stem.startswith("base"))
+EVALUATIONS = sorted((ROOT / "configs" / "eval").glob("*.yaml"))
 
 
 @pytest.fixture(scope="session")
@@ -58,6 +61,38 @@ def smaller(path: Path, model: str, output: Path) -> list[str]:
         f"splits.num_eval_examples={tasks}",
         f"output.dir={output}",
     ]
+
+
+FEW = {"train/paper/inter_algorithmic.yaml", "eval/seven_tasks.yaml"}
+"""Configs that request more questions than a task has. CI builds only their rows, because others take minutes."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in FEW else pytest.mark.full_matrix)
+        for name in (str(path.relative_to(ROOT / "configs")) for path in (*EXPERIMENTS, *EVALUATIONS))
+    ],
+)
+def test_rows_of_every_experiment_at_full_size(name: str) -> None:
+    """All training rows are there. Evaluation rows are distinct, and as many as requested if the task has them."""
+    path = ROOT / "configs" / name
+    if name.startswith("train"):
+        config = load_train_config(path)
+        env = config.environment()
+        assert len(env.train_rows) == config.splits.num_train_examples
+        evaluated = {label: each.eval_rows for label, each in config.evaluation_environments()}
+        evaluated["training tasks"] = env.eval_rows
+        asked = {label: round(sum(t.weight for t in own.tasks)) for label, own in config.evaluation_mixtures.items()}
+        asked["training tasks"] = config.splits.num_eval_examples
+    else:
+        evaluation = load_eval_config(path, ["models.base=tiny"])
+        evaluated = {task: draw(evaluation, task).env.eval_rows for task in evaluation.tasks}
+        asked = {task: evaluation.count(task) for task in evaluation.tasks}
+    for rows in evaluated.values():
+        assert len({row["question"] for row in rows}) == len(rows) > 0
+    fewer = {label for label, rows in evaluated.items() if len(rows) < asked[label]}
+    assert fewer <= {"tower_of_hanoi", "jugs"}
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: str(path.relative_to(ROOT / "configs" / "train")))

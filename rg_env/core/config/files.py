@@ -174,7 +174,9 @@ def _override(document: Document, text: str) -> None:
     path = tuple(name.strip().split("."))
     shown = f"override {shortened(text)}"
     if not separator or not all(path):
-        raise InputError(f"{shown} is not of the form section.key=value")
+        raise InputError(f"{shown} is not of the form section.key=value, without spaces around the equals sign")
+    if not value.strip():
+        raise InputError(f"{shown} has no value (is a shell variable empty?); for the default, use {name}=null")
     if path[0] in ("extends", "imports"):
         raise InputError(f"{shown}: {path[0]} can be set only in a config file: write one that extends this config")
     try:

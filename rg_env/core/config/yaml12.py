@@ -16,6 +16,18 @@ import yaml
 
 from rg_env.core.text import one_line, shortened
 
+_REMEDIES = {
+    "'\\t' that cannot start any token": ": indent with spaces instead of tabs",
+    "cannot start any token": ": quote the text",
+    "undefined alias": ": quote text that begins with '*'",
+    "expected the node content": ": close the bracket, and quote text that contains '#'",
+    "mapping values are not allowed here": ": quote text that contains ': ', and indent the keys of a section equally",
+    "expected ',' or": ": close the bracket, and quote text that contains '#' or a comma",
+    "could not find expected ':'": ": write each key as `key: value`",
+    "expected <block end>": ": indent the keys of a section equally",
+    "found unexpected end of stream": ": close the quotation mark",
+}
+"""What to do about syntax errors, by a part of PyYAML's message."""
 _MAX_DEPTH = 50
 _MAX_VALUES = 100_000
 _TAG = "tag:yaml.org,2002:"
@@ -35,7 +47,9 @@ def load_with_lines(text: str) -> tuple[Any, dict[Keys, int]]:
     try:
         node = yaml.compose(text, Loader=Loader)
     except yaml.MarkedYAMLError as error:
-        raise _error(error.problem_mark, str(error.problem)) from error
+        problem = str(error.problem)
+        remedy = next((text for part, text in _REMEDIES.items() if part in problem), "")
+        raise _error(error.problem_mark, problem + remedy) from error
     except yaml.YAMLError as error:
         raise ValueError(one_line(error)) from error
     except RecursionError as error:

@@ -246,6 +246,11 @@ class GRPOConfig(GRPOSettings):
     seed: Seed = 0
     """Seed for the row order, sampling and newly initialized weights. In a config file, set `seed` instead."""
 
+    def __init__(self, output_dir: str | None = None, **values: Any) -> None:  # by position, as in TRL and Verifiers
+        super().__init__(**({} if output_dir is None else {"output_dir": output_dir}), **values)
+
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
 
 def batch_problems(args: GRPOSettings, processes: int) -> Iterator[tuple[str, str]]:
     """Yield the name of a field that is inconsistent with other fields, and an error message. Yield nothing if all
