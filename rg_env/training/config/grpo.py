@@ -247,7 +247,9 @@ class GRPOConfig(GRPOSettings):
     """Seed for the row order, sampling and newly initialized weights. In a config file, set `seed` instead."""
 
     def __init__(self, output_dir: str | None = None, **values: Any) -> None:  # by position, as in TRL and Verifiers
-        super().__init__(**({} if output_dir is None else {"output_dir": output_dir}), **values)
+        if output_dir is not None:
+            values["output_dir"] = output_dir
+        super().__init__(**values)
 
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
