@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from rg_env.core.grading.scoring import Score as Score
     from rg_env.core.rewards import reward as reward
     from rg_env.core.user_code import import_user_code as import_user_code
+    from rg_env.evaluation.rescore import grade as grade
 
 # Verifiers' v1 loader reads this list and accepts exactly one taskset, one harness and one environment.
 __all__ = ["ReasoningGymTaskset", "SingleTurnEnv", "SingleTurnHarness"]
@@ -60,6 +61,7 @@ _MODULES = {
     "core.grading.scoring": ["Rollout", "Score"],
     "core.rewards.registry": ["reward"],
     "core.user_code": ["import_user_code"],
+    "evaluation.rescore": ["grade"],
 }
 _LAZY = {name: f"rg_env.{module}" for module, names in _MODULES.items() for name in names}
 _ERRORS = [name for name, value in vars().items() if isinstance(value, type) and issubclass(value, RGEnvError)]

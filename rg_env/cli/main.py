@@ -6,6 +6,7 @@ rg-env tasks --audit                 show the audit of the tasks' graders
 rg-env train CONFIG [key=value ...]  train from a config; --dry-run prints the plan, --sweep runs a grid
 rg-env compare FOLDER                compare the runs of a sweep
 rg-env eval CONFIG [key=value ...]   evaluate models (endpoints, checkpoints, adapters) on tasks
+rg-env score PATH                    grade existing replies, of any models, to Reasoning Gym's questions
 rg-env probe --model M --tasks T ... find tasks and levels that a model can learn from
 rg-env plot FILE... [--title T]      plot evaluation results or learning curves
 rg-env report RUN_OR_RESULTS         write an HTML report of a run or evaluation, including rollouts
@@ -21,12 +22,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from rg_env.cli import doctor, eval, launch, probe, publish, show, slurm, sweep, tasks, train, vllm
+from rg_env.cli import doctor, eval, launch, probe, publish, score, show, slurm, sweep, tasks, train, vllm
 from rg_env.cli.parser import CommandParser
 from rg_env.commands import run_command
 from rg_env.errors import unknown_name
 
-_COMMANDS = (tasks, train, sweep, eval, probe, show, publish, doctor, vllm, launch, slurm)
+_COMMANDS = (tasks, train, sweep, eval, score, probe, show, publish, doctor, vllm, launch, slurm)
 _EXAMPLES = (
     "rg-env train configs/train/tiny.yaml",
     "rg-env eval --models tiny --tasks leg_counting chain_sum -n 20 --max-tokens 90",

@@ -24,11 +24,12 @@ from rg_env.core.data.selection import DrawnRow
 from rg_env.core.data.splits import OnFew, SplitBy
 from rg_env.core.data.user_rows import check_text, distinct, own_text
 from rg_env.core.grading.scoring import Grading, Rollout
+from rg_env.core.processes import print_once
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement, build_messages, fold_system
 from rg_env.core.rewards import OFFERED, Rubric, Scored, WeightedReward, check_offered, resolve_rewards
 from rg_env.core.tasks.mixture import Mixture
-from rg_env.core.tasks.task_table import is_task_option
-from rg_env.core.text import shortened
+from rg_env.core.tasks.task_table import is_task_option, shipped_table
+from rg_env.core.text import listed, shortened
 from rg_env.errors import InputError, UnknownNameError, unknown_name
 
 Row = Mapping[str, Any]
@@ -145,6 +146,7 @@ class Environment:
         if not self.train_rows and not self.eval_rows:
             raise InputError("train_rows and eval_rows are both empty, so there is nothing to do")
         self.rubric = Rubric.of_rows(weighted, [*self.train_rows, *self.eval_rows])
+        _note_library_rows([*self.train_rows, *self.eval_rows])
 
     def _resolved(self, rewards: Any) -> list[WeightedReward]:
         resolved = resolve_rewards(rewards)
@@ -202,6 +204,22 @@ class Environment:
             InputError: a rollout's `info` is invalid.
         """
         return self.rubric.score(rollouts)
+
+
+def _note_library_rows(rows: Iterable[Row]) -> None:
+    """Print a note if rows look like the library's entries but lack what their tasks' graders need."""
+    found = {
+        str(metadata["source_dataset"])
+        for row in rows
+        if "rg_task" not in row["info"]
+        for metadata in (row.get("metadata"), row["info"], row["info"].get("metadata"))
+        if isinstance(metadata, Mapping) and metadata.get("source_dataset") in shipped_table()
+    }
+    if found:
+        print_once(
+            f"note: the rows of Reasoning Gym's {listed(sorted(found))} are graded by comparing answers as text, not "
+            "by the tasks' graders; to use these, see rg_env.ReasoningGym, rg_env.grade and `rg-env score`"
+        )
 
 
 def unknown_parameters(names: Iterable[str], known: Collection[str]) -> UnknownNameError:

@@ -373,7 +373,7 @@ def free_folder(
 
     Args:
         remedy: advice for the error message.
-        resume: the command-line option that resumes from the files in the folder.
+        resume: the command-line option that resumes from the files in the folder, or "" if there is none.
 
     Raises:
         OutputFolderError: the folder is not empty or not writable.
@@ -391,8 +391,8 @@ def free_folder(
         raise OutputFolderError(f"cannot write to {one_line(folder, 80)}: {reason_of(error)}; {remedy}") from error
     if has_files and not may_have_files:
         raise OutputFolderError(
-            f"{folder} is not empty and may contain another run; {remedy}, move this folder, "
-            f"or resume the run ({resume})"
+            f"{folder} is not empty and may contain another run; {remedy}, "
+            + (f"move this folder, or resume the run ({resume})" if resume else "or move this folder")
         )
     return folder
 

@@ -235,6 +235,9 @@ class EvalConfig(Section):
     seed: parsing.Seed = 0
     """Sampling seed for models served by the embedded engine. Default: the seed from a model's training run if there is
     one, otherwise 0."""
+    extraction: Literal["strict", "lenient"] = "strict"
+    """"lenient" reports, in addition, the accuracy if answers without well-formed `<answer>` tags are read too: a lone
+    tag, `boxed{}`, "answer is" or the last line. All other figures stay strict."""
     grading: Literal["hardened", "partial", "upstream"] = "hardened"
     """Grading mode for answers to tasks, like `grading` in training. Default: the setting from a model's training run
     if there is one, otherwise "hardened"."""

@@ -31,7 +31,7 @@ from rg_env.core.data.splits import question_hash
 from rg_env.core.data.user_rows import in_order
 from rg_env.core.environment import Environment, ReasoningGym, Row
 from rg_env.core.files import opened_to_append
-from rg_env.core.grading.scoring import Rollout, score, task_of
+from rg_env.core.grading.scoring import Rollout, lenient_correct, score, task_of
 from rg_env.core.rewards import RolloutRecord, question_of, record_of
 from rg_env.core.run_folder import damaged, json_lines
 from rg_env.errors import InputError, OutputFolderError
@@ -185,6 +185,8 @@ class Answer(NamedTuple):
     completion_tokens: int | None = None
     error: str | None = None
     """Reason why the call failed."""
+    lenient: bool | None = None
+    """Whether the answer is correct if it is read leniently, or None if this was not requested."""
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> "Answer":
@@ -234,6 +236,7 @@ class TaskAnswers:
         greedy: whether there is also one greedy answer per question.
         left_out: indices of questions to skip for this model.
         system_prompt: the model's own system prompt, which replaces the environment's system prompt.
+        lenient: whether to record in addition whether answers are correct if they are read leniently.
     """
 
     def __init__(
@@ -246,9 +249,10 @@ class TaskAnswers:
         *,
         left_out: frozenset[int] = frozenset(),
         system_prompt: str | None = None,
+        lenient: bool = False,
     ):
         self.model, self.task, self.questions, self.sampling = model, questions.name, questions, sampling
-        self.times, self.greedy, self.system_prompt = times, greedy, system_prompt
+        self.times, self.greedy, self.system_prompt, self.lenient = times, greedy, system_prompt, lenient
         self.numbers = [number for number in questions.numbers if number not in left_out]
         sampled = [("sampled", number, k) for number in self.numbers for k in range(times)]
         self.keys = dict.fromkeys(sampled + [("greedy", number, 0) for number in self.numbers if greedy])
@@ -316,6 +320,7 @@ class TaskAnswers:
                 "question": question_of(row),
                 "answer": row["answer"],
                 **(record_of(rollouts[key], scored[key]) if key in rollouts else failed),
+                **({"lenient": key in rollouts and lenient_correct(rollouts[key])} if self.lenient else {}),
                 "task": self.task,
                 "error": reply.error,
                 "seconds": reply.seconds,

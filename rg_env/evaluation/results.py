@@ -39,7 +39,8 @@ PART_SUFFIXES = {"held_out": " (held out)", "labelled": " (label)"}
 
 
 MEANS = {"accuracy": "correct", "greedy_accuracy": "correct", "reward": "reward", "greedy_reward": "reward",
-         "mean_completion_tokens": "completion_tokens", "truncated": "truncated"}  # fmt: skip
+         "mean_completion_tokens": "completion_tokens", "truncated": "truncated",
+         "lenient_accuracy": "lenient"}  # fmt: skip
 """Means in `Scores`, other than pass@k, each mapped to the answer field that it averages."""
 
 
@@ -85,11 +86,15 @@ class EvaluationSampling(Sampling):
     rollouts_per_example: int
     greedy: bool = False
     """Whether each question also has one greedy answer."""
+    known: bool = True
+    """False for existing replies, whose settings are unknown."""
     stop: Annotated[tuple[str, ...], Strict(False)] = ()
 
     @property
     def described(self) -> str:
         """Temperature, top_p and token limit, for tables and reports."""
+        if not self.known:
+            return "unknown sampling settings"
         return f"temperature {self.temperature:g}, top_p {self.top_p:g}, at most {self.max_tokens} tokens"
 
 
@@ -135,6 +140,9 @@ class Scores(Accuracy):
     mean_completion_tokens: float | None
     truncated: Share | None
     """Fraction of answers cut off by `max_tokens`."""
+    lenient_accuracy: Share | None = None
+    """Accuracy if answers without well-formed tags are read leniently (`extraction.extract_lenient`), or None if this
+    was not requested."""
     errors: dict[str, float]
     """Standard errors of the means, with the same keys as `figures` (except `status/...`). With a single question, all
     standard errors are 0."""
@@ -165,9 +173,9 @@ class ModelResult(ResultsRecord):
     """Results of one model on one task."""
 
     source: str
-    """Folder, name on the Hugging Face Hub, "tiny", or MODEL@URL for an endpoint."""
-    kind: Literal["endpoint", "hub", "folder", "adapter", "tiny"]
-    engine: Literal["endpoint", "embedded", "vllm"]
+    """Folder, name on the Hugging Face Hub, "tiny", MODEL@URL for an endpoint, or the file of existing replies."""
+    kind: Literal["endpoint", "hub", "folder", "adapter", "tiny", "replies"]
+    engine: Literal["endpoint", "embedded", "vllm", "replies"]
     system_prompt: str | None
     """The model's own system prompt, or None if the model uses the task's system prompt."""
     scores: Scores

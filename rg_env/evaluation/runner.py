@@ -123,6 +123,7 @@ def answer_sets_of(config: EvalConfig, drawn: Iterable[Questions]) -> list[TaskA
         for task in tasks:
             sampling = Sampling(**config.sampling_of(task.name).model_dump())
             more: Any = {"left_out": task.among(trained), "system_prompt": model.system_prompt}
+            more["lenient"] = config.extraction == "lenient"
             answer_sets.append(TaskAnswers(name, task, sampling, config.rollouts_per_example, config.greedy, **more))
     return answer_sets
 

@@ -77,7 +77,7 @@ def results_of(answer_sets: Sequence[TaskAnswers], models: Mapping[str, ModelSou
         environments=[each.described() for each in environments.values()],
         tasks=tasks,
         models={name: summary_of(name, tasks.values(), _parts(name, answer_sets)) for name in models},
-        comparisons=_comparisons(list(models), [task for task in tasks.values() if task.in_overall]),
+        comparisons=compared(list(models), [task for task in tasks.values() if task.in_overall]),
         **fields,
     )
 
@@ -125,7 +125,7 @@ def _task(name: str, answer_sets: Sequence[TaskAnswers], models: Mapping[str, Mo
         models=results,
         comparisons=[],
     )
-    return found.model_copy(update={"comparisons": _comparisons(list(models), [found])})
+    return found.model_copy(update={"comparisons": compared(list(models), [found])})
 
 
 def scores_of(answer_sets: Sequence[TaskAnswers], floor: float | None = None) -> Scores:
@@ -217,7 +217,7 @@ def _parts(model: str, answer_sets: Sequence[TaskAnswers]) -> dict[schema.TaskPa
     return found
 
 
-def _comparisons(models: Sequence[str], tasks: Sequence[TaskResults]) -> list[Paired]:
+def compared(models: Sequence[str], tasks: Sequence[TaskResults]) -> list[Paired]:
     """Compare each pair of models that have questions in common on every task. Each difference is the accuracy of
     the model listed later minus that of the model listed earlier."""
     pairs = []
@@ -236,12 +236,12 @@ def together(evaluations: Mapping[str, Results]) -> Results:
     for name, task in last.tasks.items():
         models = {key: next(iter(each.tasks[name].models.values())) for key, each in evaluations.items()}
         task = task.model_copy(update={"models": models})
-        tasks[name] = task.model_copy(update={"comparisons": _comparisons(names, [task])})
+        tasks[name] = task.model_copy(update={"comparisons": compared(names, [task])})
     return last.model_copy(
         update={
             "tasks": tasks,
             "models": {key: next(iter(each.models.values())) for key, each in evaluations.items()},
-            "comparisons": _comparisons(names, [task for task in tasks.values() if task.in_overall]),
+            "comparisons": compared(names, [task for task in tasks.values() if task.in_overall]),
         }
     )
 

@@ -111,6 +111,7 @@ def figures_of(scores: Scores) -> dict[str, str]:
         "questions": str(scores.n),
         "accuracy": cell(scores.accuracy, scores.intervals.get("accuracy")),
         "greedy accuracy": cell(scores.greedy_accuracy, scores.intervals.get("greedy_accuracy")),
+        "lenient accuracy": cell(scores.lenient_accuracy, scores.intervals.get("lenient_accuracy")),
         "adjusted for guessing": cell(scores.guess_adjusted),
         "reward": cell(scores.reward, scores.intervals.get("reward")),
         **{k: cell(share) for k, share in list(scores.pass_at_k.items())[1:]},  # skips pass@1, which is the accuracy
@@ -144,7 +145,8 @@ def _parts(results: Results) -> dict[str, list[Scores]]:
 def _accuracies(results: Results, limit: int | None) -> TableRows:
     rows = []
     for name, task in results.tasks.items():
-        accuracies = [_accuracy(each.scores) for each in task.models.values()]
+        answered = [task.models.get(model) for model in results.models]
+        accuracies = [_accuracy(each.scores) if each else _NOTHING for each in answered]
         title = f"{name}{PART_SUFFIXES['held_out']}" if task.part == "held_out" else name
         sizes = [each.scores.n for each in task.models.values()]  # vary if training questions are skipped
         n = f"{min(sizes)} to {max(sizes)}" if len(set(sizes)) > 1 else str(sizes[0])
@@ -161,13 +163,15 @@ def _over_tasks(results: Results) -> Iterator[tuple[str, list[str]]]:
             yield from ((f"{title}, {name}", cells) for name, *cells in zip(names, *figures, strict=True))
         return
     models = results.models.values()
-    scores = [[task.models[name].scores for task in results.tasks.values()] for name in results.models]
+    scores = [
+        [task.models[name].scores for task in results.tasks.values() if name in task.models] for name in results.models
+    ]
     if len(results.tasks) > 1:
         yield "macro average", list(map(_accuracy, models))
-        for name in next(iter(models)).categories:
+        for name in sorted({category for each in models for category in each.categories}):
             yield f"category {name}", [cell(each.categories.get(name)) for each in models]
     yield "adjusted for guessing", [cell(each.guess_adjusted) for each in models]
-    shown = {"greedy accuracy": "greedy_accuracy", "reward": "reward"}
+    shown = {"greedy accuracy": "greedy_accuracy", "lenient accuracy": "lenient_accuracy", "reward": "reward"}
     shown |= {name: name for name in list(scores[0][0].pass_at_k)[1:]}  # skips pass@1, which is the accuracy
     for name, figure in shown.items():
         known = [[all_of[figure] for each in of_model if figure in (all_of := each.figures())] for of_model in scores]

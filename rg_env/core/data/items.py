@@ -136,7 +136,7 @@ def serve() -> None:
     first = parent.receive()
     imports, draw_cpu_s = first["imports"], first["draw_cpu_s"]
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    _limit_cpu(draw_cpu_s)
+    limit_cpu(draw_cpu_s)
     try:
         import_same(imports)
         parent.send("ready")
@@ -152,7 +152,7 @@ def serve() -> None:
     threading.Thread(target=read, daemon=True).start()
     streams: dict[str, ItemStream] = {}
     while True:
-        _limit_cpu(draw_cpu_s)
+        limit_cpu(draw_cpu_s)
         job = jobs.get()
         task = job["task"]
         if task not in load_table():
@@ -170,7 +170,7 @@ def serve() -> None:
             streams[key] = ItemStream(task, job["config"], job["seed"])
         try:
             for index in range(job["first"], job["first"] + job["count"]):
-                _limit_cpu(draw_cpu_s)
+                limit_cpu(draw_cpu_s)
                 parent.send(_reply(streams[key], index, job["splits"], job["by"]))
         except InputError as error:
             parent.send({"error": str(error)})
@@ -184,7 +184,7 @@ def _option_problem(task: str, config: Mapping[str, Any]) -> str:
     return ""
 
 
-def _limit_cpu(seconds: int) -> None:
+def limit_cpu(seconds: int) -> None:
     """Allow this process `seconds` more seconds of CPU time. The resulting total is rounded up to whole seconds."""
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
     total = math.ceil(time.process_time() + seconds)

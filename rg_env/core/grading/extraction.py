@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 _TAG = re.compile(r"</?(?:answer|think)>")
+_LABEL = re.compile(r"\banswer\b\W{0,6}(?:is\b|:)[\s*:]*", re.IGNORECASE)
+_LABELLED_CHARS = 2_000
 _BLANKS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0" + "".join(map(chr, range(0xFE00, 0xFE10))))
 """Printable characters without a visible form: fillers, the blank Braille pattern and variation selectors."""
 
@@ -61,6 +63,46 @@ def extract(completion: object) -> Extraction:
             thinking, thought = False, True
     answer = text[slice(*span)].strip() if span else ""
     return Extraction("ok", answer) if _is_visible(answer) else Extraction("no_answer", None)
+
+
+def extract_lenient(completion: object) -> list[Extraction]:
+    """Return the ways in which a reader may understand a completion without a well-formed answer, most likely first.
+    For measuring how many answers only lack their tags; training never reads completions in this way.
+
+    The first of these that occurs is read: the text after a lone `<answer>` or before a lone `</answer>`, the last
+    `\\boxed{...}`, or the text after the last `answer is` or `Answer:`. Otherwise, the last paragraph and the last line
+    are read. Thinking sections do not count.
+    """
+    text = completion_text(completion).rpartition("</think>")[2]
+    if "<think>" in text:
+        return []
+    before, opening, after = text.rpartition("<answer>")
+    if opening and "</answer>" not in after:
+        return _readings(after)
+    if "</answer>" in text:
+        before = text.rpartition("</answer>")[0]
+        return _readings(re.split(r"answer>|\n\s*\n", before)[-1])
+    if boxed := _last_boxed(text):
+        return _readings(boxed)
+    if (labels := list(_LABEL.finditer(text))) and len(text) - labels[-1].end() <= _LABELLED_CHARS:
+        return _readings(text[labels[-1].end() :])
+    paragraphs = re.split(r"\n\s*\n", text.strip())
+    return _readings(paragraphs[-1], paragraphs[-1].splitlines()[-1] if paragraphs[-1] else "")
+
+
+def _readings(*texts: str) -> list[Extraction]:
+    return [Extraction("ok", text.strip()) for text in dict.fromkeys(texts) if _is_visible(text)]
+
+
+def _last_boxed(text: str) -> str:
+    """Return the content of the last complete `\\boxed{...}`, or ""."""
+    start = text.rfind(r"\boxed{")
+    depth = 0
+    for at in range(start + 6, len(text)) if start >= 0 else ():
+        depth += {"{": 1, "}": -1}.get(text[at], 0)
+        if not depth:
+            return text[start + 7 : at]
+    return ""
 
 
 def _is_visible(text: str) -> bool:

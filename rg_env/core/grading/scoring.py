@@ -30,7 +30,7 @@ from functools import cache, lru_cache
 from typing import Any, Literal, NamedTuple, get_args
 
 from rg_env.core.data.user_rows import OWN_TASK
-from rg_env.core.grading.extraction import Extraction, extract
+from rg_env.core.grading.extraction import Extraction, extract, extract_lenient
 from rg_env.core.grading.graders import fault_of, grade, longest_answer
 from rg_env.core.grading.graders.forms import same_value
 from rg_env.core.grading.upstream import SYMBOLIC
@@ -112,6 +112,17 @@ def score_match(extraction: Extraction, gold: str) -> Score:
     if answer is not None and not gold.strip():
         return Score(0.0, answer, "ungradable", UNNAMED_TASK, "the row has no answer")
     return _ungraded(answer, gold, UNNAMED_TASK) or _valued(UNNAMED_TASK, str(answer), same_value(str(answer), gold))
+
+
+def lenient_correct(rollout: "Rollout") -> bool:
+    """Whether the answer is correct if an answer without well-formed tags is read leniently
+    (`extraction.extract_lenient`)."""
+    if rollout.extraction.answer is not None:
+        return rollout.score.status == "correct"
+    readings = extract_lenient(rollout.prefix + rollout.text)
+    if "rg_task" not in rollout.info:
+        return any(score_match(each, rollout.answer).status == "correct" for each in readings)
+    return any(score_extraction(each, rollout.info).status == "correct" for each in readings)
 
 
 def in_worker(task: str, grading: Grading) -> bool:
