@@ -373,7 +373,7 @@ def free_folder(
 
     Args:
         remedy: advice for the error message.
-        resume: the command-line option that resumes from the files in the folder, or "" if there is none.
+        resume: the command-line option that resumes from the files in the folder, or "" if resuming is not possible.
 
     Raises:
         OutputFolderError: the folder is not empty or not writable.

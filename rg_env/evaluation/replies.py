@@ -26,7 +26,7 @@ from typing import Any
 from rg_env.core.grading.extraction import completion_text
 from rg_env.core.tasks.task_table import load_table
 from rg_env.core.text import json_problem, reason_of
-from rg_env.errors import InputError, unknown_name
+from rg_env.errors import InputError, MissingExtraError, how_to_install, unknown_name
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".eval")
 _COLUMNS: Mapping[str, tuple[str, ...]] = {
@@ -118,10 +118,14 @@ def _of_file(file: Path, task: str | None) -> Iterator[GivenReply]:
         csv.field_size_limit(2**31 - 1)
         rows = enumerate(csv.DictReader(file.read_text(encoding="utf-8-sig").splitlines(keepends=True)), 2)
     else:
-        from rg_env.commands import require
-
-        require("pyarrow", extra="eval")
-        batches = importlib.import_module("pyarrow.parquet").ParquetFile(file).iter_batches(256)
+        try:
+            parquet: Any = importlib.import_module("pyarrow.parquet")
+        except ImportError:
+            raise MissingExtraError(f"{file} needs pyarrow: {how_to_install('eval')}") from None
+        try:
+            batches = parquet.ParquetFile(file).iter_batches(256)
+        except ValueError as error:  # pyarrow's errors are ValueErrors
+            raise InputError(f"{file} cannot be read: {reason_of(error)}") from error
         rows = enumerate((row for batch in batches for row in batch.to_pylist()), 1)
     defaults = {"model": _model_of(file), "task": task}
     for number, row in rows:

@@ -5,7 +5,7 @@ A formula is a tuple: `("var", name)`, `("not", f)`, or `(operator, left, right)
 Chained implications associate to the right, as usual. Parsing is bounded: a formula always has at most `MAX_LEVELS`
 levels and, by default, at most `MAX_ANSWER_TOKENS` tokens.
 
-A conclusion follows from all premises together, and says more than single premises do. A formula's meaning is
+A conclusion follows from all premises together, and goes beyond what single premises imply. A formula's meaning is
 represented by its column in the truth table (`columns`). A *clause* is a disjunction of variables and negated
 variables, such as `¬P ∨ Q`. The *parts* of a formula are its prime implicates: the clauses that follow from the formula
 and do not contain a shorter clause that also follows. Together, the parts are equivalent to the formula (W. V. Quine,
@@ -20,7 +20,7 @@ For example, `P` and `P → Q` together imply `Q`, `Q ∨ R` and `P ∧ Q`, whic
 that are not conclusions. Each of `P`, `P ∨ R`, `¬P ∨ Q` and `(P → Q) ∨ R` is implied by one premise. The conjunction of
 the premises, in whatever form, is not a conclusion, even if it is equivalent to one (`P ∧ (P → Q)` to `P ∧ Q`): it can
 be written down without any inference. Multiplying out (by distribution and De Morgan's laws, but without resolution)
-tells the two apart, because it turns a combination of premises into clauses that single premises imply.
+separates the two, because it turns a combination of premises into clauses that single premises imply.
 """
 
 import re
@@ -108,8 +108,8 @@ def family_relationships(answer: str, entry: Entry, config: Config) -> float:
 
 
 def propositional_logic(answer: str, entry: Entry, config: Config) -> float:
-    """Accept a conclusion as defined in the module docstring: the premises together imply it, and it says more than
-    single premises do.
+    """Accept a conclusion as defined in the module docstring: the premises together imply it, and it goes
+    beyond what single premises imply.
 
     The library's grader accepts any formula that follows and is neither a tautology nor a single
     variable. For example, the library's grader accepts the conjunction of the premises and, for two questions in three,
