@@ -374,8 +374,9 @@ if hasattr(vf, "SingleAgentEnv"):  # Verifiers 0.2 lacks this class; in that rel
         functions.
 
         Args:
+            args: the arguments of `ReasoningGym`, by position.
             split: the split that `taskset` contains, "eval" or "train".
-            gym, num_train_examples, num_eval_examples and all other arguments: the same as for `ReasoningGym`.
+            options: the arguments of `ReasoningGym`, by name.
 
         Attributes:
             environment: the underlying `ReasoningGym` with both splits, used by `GRPOTrainer`.

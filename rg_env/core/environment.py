@@ -100,12 +100,18 @@ class Environment:
     form (`1.0` for `1`).
 
     Args:
-        train_rows, eval_rows: rows with `question` (text, prompted with `system_prompt`) or `prompt` (chat messages, or
-            text to continue), and optionally `answer` (gold answer) and `info` (a mapping).
+        train_rows: rows with `question` (text, prompted with `system_prompt`) or `prompt` (chat messages, or text to
+            continue), and optionally `answer` (gold answer) and `info` (a mapping).
+        eval_rows: the same for evaluation.
         rewards: anything that `core.rewards.registry.resolve_rewards` accepts. By default, correctness (weight 1) and
             format with weight 0.1. An answer is correct if it equals the row's `answer` as a number or as text.
-        system_prompt, prompt_placement, preamble, few_shot, chat_template_kwargs, opens_thinking: how a `question`
-            becomes a prompt (see `ReasoningGym`).
+        system_prompt: instructions in addition to the question. This parameter and the following ones are explained
+            at `ReasoningGym`.
+        prompt_placement: position of `system_prompt`.
+        preamble: additional text at the start of the system message.
+        few_shot: messages before the question.
+        chat_template_kwargs: variables of the model's chat template.
+        opens_thinking: whether the model's chat template ends the prompt with `<think>`.
 
     Raises:
         InputError: a row or an option is invalid, a prompt has two different answers, a reward cannot be resolved, or
@@ -253,8 +259,10 @@ class ReasoningGym(Environment):
 
     Args:
         gym: anything that `Mixture.parse` accepts: a task name, a mapping, or a list of these.
-        num_train_examples, num_eval_examples: number of rows in each split.
-        seed, eval_seed: seeds for the training and evaluation rows.
+        num_train_examples: number of training rows.
+        num_eval_examples: number of evaluation rows.
+        seed: seed for the training rows.
+        eval_seed: seed for the evaluation rows.
         rewards: anything that `resolve_rewards` accepts. The default is correctness with weight 1 and format with
             weight 0.1.
         system_prompt: instructions in addition to the question.

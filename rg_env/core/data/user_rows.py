@@ -111,8 +111,10 @@ def load_rows(
     Args:
         source: a .csv, .json, .jsonl or .parquet file, a dataset name on the Hub, or rows. Answers may be
             numbers.
-        config, split: configuration and split of a dataset on the Hub.
-        question_column, answer_column: names of the columns.
+        question_column: name of the column with the questions.
+        answer_column: name of the column with the gold answers.
+        config: configuration of a dataset on the Hub.
+        split: split of a dataset on the Hub.
         answer_after: marker in the answer column. The answer is the text after the last marker.
 
     Raises:
