@@ -10,7 +10,8 @@ pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 
 def test_the_site_builds_without_warnings_and_loads_nothing_from_other_hosts(tmp_path: Path) -> None:
-    """mkdocs counts no warnings if its option -q hides them. Pages contain no scripts, styles or pictures from other hosts, so they work offline."""
+    """The option -q would hide warnings from `--strict`. Pages contain no scripts, styles or pictures from other hosts,
+    so they work offline."""
     environment, site = str(tmp_path / "environment"), tmp_path / "site"
     run = ("run", "-q", "--frozen", "--only-group", "docs", "mkdocs", "build", "--strict", "-d", site)
     uv(*run, UV_PROJECT_ENVIRONMENT=environment, NO_MKDOCS_2_WARNING="1")
