@@ -55,7 +55,8 @@ def _by_question(entries: Collection[Any]) -> dict[str, dict[str, Any]]:
 
 
 def _drawn(what: Mapping[str, Any], wanted: Collection[str]) -> list[Any]:
-    """Draw entries in order until all of the wanted questions are found. An entry that cannot be drawn is None."""
+    """Draw entries in order until all of the wanted questions are found. An entry that cannot be drawn is None, as are
+    all entries after the time limit, so that they are not drawn again next time."""
     process = JsonProcess("rg_env.core.data.library_entries:serve", bare_environment())
     entries: list[Any] = []
     missing, end = set(wanted), time.monotonic() + _TOTAL_S
@@ -68,7 +69,7 @@ def _drawn(what: Mapping[str, Any], wanted: Collection[str]) -> list[Any]:
             entries.append(reply)
             missing.discard(reply["question"].strip() if reply else "")
     except (TimeoutError, ProcessEndedError):
-        pass
+        entries += [None] * (what["size"] - len(entries))
     finally:
         process.kill()
     return entries

@@ -1,0 +1,34 @@
+"""The library's entries for a config, by question."""
+
+import pytest
+
+from rg_env.core.data import library_entries
+from rg_env.core.data.library_entries import entries_for
+from rg_env.errors import InputError
+
+
+def test_entries_are_drawn_until_the_questions_are_found_and_cached(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second call starts no process, unless a question is still missing. What cannot be drawn in time is not drawn
+    again."""
+    monkeypatch.setenv("RG_ENV_CACHE", str(tmp_path_factory.mktemp("cache")))
+    config = {"seed": 45, "size": 30, "max_numbers": 3}
+    found = entries_for("gcd", config, [""])  # all of them
+    assert (len(found), {each["metadata"]["source_dataset"] for each in found.values()}) == (30, {"gcd"})
+    drawn: list[int] = []
+    monkeypatch.setattr(library_entries, "_drawn", lambda what, wanted: drawn.append(1) or [])
+    assert entries_for("gcd", config, list(found)[:3]) == entries_for("gcd", config, ["another"]) == found
+    assert drawn == []
+    assert entries_for("gcd", {**config, "seed": 46}, ["another"]) == {}
+    assert drawn == [1]
+
+
+def test_entries_after_the_time_limit_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library_entries, "_TOTAL_S", 0.0)
+    assert library_entries._drawn({"library": "gcd", "config": {}, "seed": 1, "size": 4}, {""}) == [None] * 4
+
+
+def test_rejected_options_are_reported() -> None:
+    with pytest.raises(InputError, match="task 'gcd' does not work with config"):
+        entries_for("gcd", {"seed": 1, "min_numbers": -3}, ["?"])
