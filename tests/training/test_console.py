@@ -55,7 +55,7 @@ def example(**changes: Any) -> dict[str, Any]:
     return {**record, "completion_tokens": 5, "reward": 1.0, "correct": True, "status": "correct", **changes}
 
 
-def test_a_terminal_shows_one_line_that_is_updated() -> None:
+def test_a_terminal_shows_a_line_for_each_step_and_a_bar_below_them() -> None:
     """The line shows the step, a bar, metrics and the remaining time; other lines are printed above it."""
     terminal = Terminal()
     with closing(RunConsole(terminal, XTERM)) as console:
@@ -66,8 +66,8 @@ def test_a_terminal_shows_one_line_that_is_updated() -> None:
         shown = terminal.shown()
     for words in ("4/20", "━", "reward 0.30", "accuracy 0.25", "length 33 tokens", "1.23 s/step", "left"):
         assert words in shown
-    assert "\x1b[2K" in shown  # the line is erased and written again
-    assert shown.count("\n") == 1  # the end of the evaluation's line
+    assert "\x1b[2K" in shown  # the bar is erased and written again
+    assert shown.count("\n") == 5  # a line for each step and for the evaluation, none for the bar
     assert shown.index("reward 0.30") < shown.index("evaluation after step 3") < shown.index("4/20")
 
 
@@ -96,11 +96,16 @@ def test_other_streams_get_one_line_per_step() -> None:
         console.step(1, 20, METRICS)
         console.step(2, 20, {"reward": 0.0})
         console.step(3, 20, {"loss": 0.02, "step_time": 1.234, "tokens_per_second": 2345.6})
+        several = {"rewards/correctness/mean": 0.4, "rewards/shows_work/mean": 1.0}
+        console.step(4, 20, {"reward": 0.5, **several})
+        console.step(5, 20, {"reward": 0.4, "rewards/correctness/mean": 0.4})
         console.examples(2, [example()])
     assert stream.getvalue().splitlines() == [
-        "step   1/20  reward 0.50  accuracy 0.25  length 33 tokens  loss 0.020  1.23 s/step  2,346 tokens/s",
+        "step   1/20  loss 0.020  reward 0.50  accuracy 0.25  length 33 tokens  1.23 s/step  2,346 tokens/s",
         "step   2/20  reward 0.00",
         "step   3/20  same rollouts  loss 0.020  1.23 s/step  2,346 tokens/s",
+        "step   4/20  reward 0.50 (correctness 0.40, shows_work 1.00)",
+        "step   5/20  reward 0.40",
         "answers after step 2:",
         "  leg_counting  correct  reward 1.00",
         "    question:    How many legs?",

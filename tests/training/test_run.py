@@ -223,6 +223,6 @@ def test_the_config_and_the_output_of_a_run(
     assert GRPOConfig(**config["training"]) == trainer.args
     assert EngineConfig(**config["engine"]) == trainer.engine_config
     shown = capsys.readouterr().out
-    for text in ("step   2/2  reward", "answers after step 2:", "evaluating: 16 answers ...\n"):
+    for text in ("step   2/2  loss", "answers after step 2:", "evaluating: 16 answers ...\n"):
         assert shown.count(text) == 1
     assert len((tmp_path / "run" / "rollouts.jsonl").read_text().splitlines()) == 6

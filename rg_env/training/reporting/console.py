@@ -1,4 +1,5 @@
-"""Console output for a run: a live progress line on a terminal, and plain lines without escape codes in logs.
+"""Console output for a run: a line for each step. A terminal also shows a progress bar below the lines, and logs have
+no escape codes.
 
     console = RunConsole(sys.stdout)
     console.step(3, 200, {"reward": 0.5, "step_time": 1.2})
@@ -11,6 +12,7 @@ Questions and completions are untrusted, so they are printed as data, never as m
 
 import io
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +21,6 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Column
 from rich.text import Text
 
 from rg_env.core.run_folder import checkpoint_step
@@ -32,14 +33,15 @@ from rg_env.evaluation.tables import print_results
 QUESTION_LENGTH, COMPLETION_LENGTH, ANSWER_LENGTH = 200, 400, 100
 """Maximum number of characters for each part of an example."""
 STEP_METRICS = {
+    "loss": "loss {:.3f}",
     "reward": "reward {:.2f}",
     "accuracy": "accuracy {:.2f}",
     "completions/mean_length": "length {:.0f} tokens",
-    "loss": "loss {:.3f}",
     "step_time": "{:.2f} s/step",
     "tokens_per_second": "{:,.0f} tokens/s",
 }
 """Metrics shown for a step."""
+_REWARD = re.compile("rewards/(.+)/mean")
 _PROGRESS_EVERY_S = 15.0
 
 
@@ -47,7 +49,7 @@ class RunConsole:
     """Shows a run's progress on `stream`.
 
     Args:
-        stream: output stream. A terminal shows a live line, with other output above it.
+        stream: output stream. A terminal shows a live bar, with the other output above it.
         environ: environment variables that describe the terminal.
     """
 
@@ -62,24 +64,23 @@ class RunConsole:
         self._shown = time.monotonic()
 
     def step(self, step: int, max_steps: int, metrics: dict[str, Any]) -> None:
-        """Show a step with the metrics that `STEP_METRICS` lists. A step without `reward` reuses the last rollouts."""
+        """Show a step with the metrics that `STEP_METRICS` lists and, if there are several rewards, each one's mean. A
+        step without `reward` reuses the last rollouts."""
+        figures = {name: text.format(metrics[name]) for name, text in STEP_METRICS.items() if name in metrics}
+        rewards = {match[1]: value for name, value in metrics.items() if (match := _REWARD.fullmatch(name))}
+        if len(rewards) > 1 and "reward" in figures:
+            parts = ", ".join(f"{name} {value:.2f}" for name, value in rewards.items() if value is not None)
+            figures["reward"] += f" ({parts})"
         reused = [] if "reward" in metrics else ["same rollouts"]
-        figures = "  ".join(
-            reused + [text.format(metrics[name]) for name, text in STEP_METRICS.items() if name in metrics]
-        )
+        self.line("  ".join([f"step {step:>3}/{max_steps}", *reused, *figures.values()]))
         if not self._live:
-            self.line(f"step {step:>3}/{max_steps}  {figures}")
             return
-        if self._progress is None:
-            # The metrics get the remaining width. Without automatic refreshes, there is no additional thread.
-            metrics_column = TextColumn(
-                "{task.fields[figures]}", markup=False, table_column=Column(ratio=1, no_wrap=True)
-            )
-            columns = (MofNCompleteColumn(), BarColumn(16), metrics_column, TimeRemainingColumn(), TextColumn("left"))
+        if self._progress is None:  # without automatic refreshes, there is no additional thread
+            columns = (MofNCompleteColumn(), BarColumn(None), TimeRemainingColumn(), TextColumn("left"))
             self._progress = Progress(*columns, console=self._console, expand=True, auto_refresh=False)
-            self._progress.add_task("", total=max_steps, completed=step, figures="")
+            self._progress.add_task("", total=max_steps, completed=step)
             self._progress.start()
-        self._progress.update(TaskID(0), completed=step, figures=figures, refresh=True)
+        self._progress.update(TaskID(0), completed=step, refresh=True)
 
     def evaluating(self, made: int, wanted: int) -> None:
         """Report an evaluation's progress, at most once every 15 seconds."""
@@ -98,7 +99,7 @@ class RunConsole:
             _print_example(self._console, completion=record)
 
     def close(self) -> None:
-        """Stop the progress line and leave it on the terminal. This method can be called more than once."""
+        """Stop the progress bar and leave it on the terminal. This method can be called more than once."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
