@@ -5,12 +5,12 @@
 
 Calls are retried with exponential backoff after temporary HTTP errors (such as 429 and 5xx), timeouts, broken
 connections and malformed replies. Permanent errors are not retried. An overlong prompt causes only its own call to
-fail, whereas a wrong key or an unknown model causes all calls to fail. Replies are validated, and the endpoint's API
-key is masked in them.
+fail, whereas a wrong key, an unknown model or a redirect to another host causes all calls to fail. Once a call has been
+answered, these errors are retried, too, because large services return them now and then. Replies are limited in size
+and time (`inference.http`) and validated, and the endpoint's API key is masked in everything that is kept or shown.
 """
 
 import asyncio
-import json
 import os
 import random
 import re
@@ -26,6 +26,7 @@ from rg_env.core.text import is_count, listed, one_line, reason_of
 from rg_env.errors import InputError, ServerError
 from rg_env.evaluation.config import EvalConfig, EvalModel, RequestsConfig
 from rg_env.evaluation.questions import ChatRequest, Reply
+from rg_env.inference.http import BadReplyError, HttpReply, RedirectError, fetch
 from rg_env.inference.protocol import PromptEncoder, Sampling
 from rg_env.inference.vllm.client import request_fields
 
@@ -62,14 +63,15 @@ class Endpoint:
     opens_thinking: bool = False
     """Whether the chat template of a model that another vLLM server serves ends prompts with `<think>`."""
 
+    _answered: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once a call has been answered."""
+
     def client(self) -> httpx.AsyncClient:
         """Return a new HTTP client for a series of calls. A client shared by concurrent calls would be slow, because
         its connection pool checks all connections on every request."""
         return httpx.AsyncClient(
             base_url=self.url,
             headers={"Authorization": f"Bearer {self.key}"} if self.key else {},
-            timeout=self.config.timeout_s,
-            follow_redirects=True,
             trust_env=not _is_here(self.url),  # no proxy is used for local addresses
             verify=self.ssl,
         )
@@ -84,29 +86,31 @@ class Endpoint:
         prefix = self.encoder.prefix(request.prompt) if self.encoder else "<think>" if self.opens_thinking else ""
         problem, tries, timeout_s = "", self.config.tries, self.config.timeout_s
         for number in range(1, tries + 1):
-            pause = min(self.config.pause_s * 2 ** (number - 1), _LONGEST_PAUSE_S)
+            pause, for_all = min(self.config.pause_s * 2 ** (number - 1), _LONGEST_PAUSE_S), False
             try:
-                # a server that sends one byte per minute never triggers httpx's timeout
-                async with asyncio.timeout(timeout_s):
-                    response = await client.post("chat/completions", json=body)
+                response = await fetch(client, "POST", "chat/completions", json=body, timeout_s=timeout_s)
                 value = self._json(response)
                 if response.is_success:
-                    reply = _reply_in(value)
+                    reply = Reply(**self._masked(vars(_reply_in(value))))
+                    self._answered.set()
                     return reply if reply.reasoning else replace(reply, prefix=prefix)
-                problem = f"HTTP {response.status_code}: {_message_in(value) or response.reason_phrase}"
-                if response.status_code == 404 and not self.url.endswith(("/v1", "/v1/")):
+                problem = f"HTTP {response.status}: {_message_in(value) or one_line(self._masked(response.phrase))}"
+                if response.status == 404 and not self.url.endswith(("/v1", "/v1/")):
                     problem += f" (should the URL be {self.url.rstrip('/')}/v1?)"
-                if response.status_code in _FOR_ALL:
-                    raise EndpointFailed(problem)
-                if response.status_code not in _FOR_NOW and response.status_code < 500:
+                for_all = response.status in _FOR_ALL
+                if not for_all and response.status not in _FOR_NOW and response.status < 500:
                     return Reply(error=problem)
                 pause = _requested_pause(response) or pause
-            except (TimeoutError, httpx.TimeoutException):
+            except TimeoutError:
                 problem = f"no answer within {timeout_s:g} s"
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                problem = f"no connection: {reason_of(error)}"
-            except _Damaged as error:
-                problem = f"invalid chat completion: {error}"
+                problem = f"no connection: {_connection_problem(error)}"
+            except RedirectError as error:
+                problem, for_all = self._masked(f"{error} (should the URL be there?)"), True
+            except BadReplyError as error:
+                problem = one_line(self._masked(f"invalid chat completion: {error}"), 300)
+            if for_all and (number == tries or not self._answered.is_set()):
+                raise EndpointFailed(problem)
             if number < tries:
                 await asyncio.sleep(pause * (0.75 + random.random() / 2))  # the random factor spreads out the retries
         return Reply(error=f"{problem} ({tries} tries)" if tries > 1 else problem)
@@ -127,15 +131,21 @@ class Endpoint:
         a list of models that does not include this model."""
         try:
             async with self.client() as client:
-                response = await client.get("models", timeout=_LIST_TIMEOUT_S)
-        except httpx.HTTPError as error:
-            raise InputError(f"no server answers at {self.url}: {reason_of(error)}") from error
-        if response.status_code == 401:
+                response = await fetch(client, "GET", "models", timeout_s=_LIST_TIMEOUT_S)
+        except TimeoutError as error:
+            raise InputError(f"{self.url} did not list its models within {_LIST_TIMEOUT_S:g} s") from error
+        except RedirectError as error:
+            raise InputError(f"{self.url}: {self._masked(str(error))} (should the URL be there?)") from error
+        except BadReplyError:
+            return False
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise InputError(f"no server answers at {self.url}: {_connection_problem(error)}") from error
+        if response.status == 401:
             raise InputError(f"{self.url} rejects the API key (HTTP 401)")
         try:
             entries = [each for each in self._json(response)["data"] if isinstance(each["id"], str)]
             is_vllm = any(each.get("owned_by") == "vllm" for each in entries)
-        except (_Damaged, LookupError, TypeError, AttributeError):
+        except (BadReplyError, LookupError, TypeError, AttributeError):
             return False  # if the list is unusable, the first call reveals a wrong name
         names = [each["id"] for each in entries]
         # `transformers serve` lists the models in the Hub cache, even if it serves a folder.
@@ -155,42 +165,43 @@ class Endpoint:
         kwargs = {"chat_template_kwargs": dict(self.template_kwargs)} if self.template_kwargs else {}
         try:
             async with self.client() as client:
-                response = await client.post(
-                    f"{root}/tokenize", json={**model, **question, **kwargs}, timeout=_LIST_TIMEOUT_S
-                )
-                tokens = {"tokens": self._json(response)["tokens"]}
-                response = await client.post(f"{root}/detokenize", json={**model, **tokens}, timeout=_LIST_TIMEOUT_S)
+                prompt = {**model, **question, **kwargs}
+                response = await fetch(client, "POST", f"{root}/tokenize", json=prompt, timeout_s=_LIST_TIMEOUT_S)
+                ids = {**model, "tokens": self._json(response)["tokens"]}
+                response = await fetch(client, "POST", f"{root}/detokenize", json=ids, timeout_s=_LIST_TIMEOUT_S)
                 return str(self._json(response)["prompt"]).rstrip().endswith("<think>")
-        except (httpx.HTTPError, _Damaged, LookupError, TypeError):
+        except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, BadReplyError, LookupError, TypeError):
             return False
 
-    def _json(self, response: httpx.Response) -> Any:
-        """Return the parsed JSON body, or None for an error response whose body is not JSON. The API key, which some
-        endpoints include in error messages, is masked."""
-        text = response.text
-        if len(self.key) >= _SHORTEST_KEY:
-            text = text.replace(self.key, "***")
+    def _json(self, response: HttpReply) -> Any:
+        """Return the parsed JSON body with the API key masked, or None for an error response whose body is not JSON."""
         try:
-            return json.loads(text)
+            return self._masked(response.json())
         except (ValueError, RecursionError) as error:
             if response.is_success:
-                raise _Damaged(repr(one_line(text, 60))) from error
+                raise BadReplyError(repr(one_line(self._masked(response.text), 60))) from error
             return None
 
-
-class _Damaged(Exception):
-    """Malformed reply."""
+    def _masked(self, value: Any) -> Any:
+        """Return a JSON value in which the API key, which some endpoints include in error messages, is masked."""
+        if len(self.key) < _SHORTEST_KEY:
+            return value
+        if isinstance(value, dict):
+            return {key: self._masked(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [self._masked(each) for each in value]
+        return value.replace(self.key, "***") if isinstance(value, str) else value
 
 
 def _reply_in(value: Any) -> Reply:
     choices = value.get("choices") if isinstance(value, dict) else None
     if not isinstance(choices, list) or not choices:  # some services report errors with status 200
         error = _message_in(value)
-        raise _Damaged(f"the reply has no choices{f': {error}' if error else ''}")
+        raise BadReplyError(f"the reply has no choices{f': {error}' if error else ''}")
     choice = choices[0] if isinstance(choices[0], dict) else {}
     message, finish = choice.get("message"), choice.get("finish_reason")
     if not isinstance(message, dict) or not isinstance(message.get("content"), str | None):
-        raise _Damaged("the reply's choice has no message")
+        raise BadReplyError("the reply's choice has no message")
     usage = value["usage"] if isinstance(value.get("usage"), dict) else {}
     # vLLM and other servers return the reasoning separately, under one of these names.
     reasoning = message.get("reasoning_content") or message.get("reasoning")
@@ -224,7 +235,13 @@ def _message_in(value: Any) -> str:
     return next((one_line(each) for each in messages if isinstance(each, str)), "")
 
 
-def _requested_pause(response: httpx.Response) -> float | None:
+def _connection_problem(error: Exception) -> str:
+    if isinstance(error, httpx.RemoteProtocolError):  # the error's message quotes the server
+        return "the server broke off the connection or does not speak HTTP"
+    return reason_of(error)
+
+
+def _requested_pause(response: HttpReply) -> float | None:
     """Return the pause requested by the server, in seconds, or None if the server does not request a pause."""
     text = response.headers.get("retry-after", "")
     return min(float(text), _LONGEST_PAUSE_S) if re.fullmatch(r"\d+(\.\d+)?", text) else None

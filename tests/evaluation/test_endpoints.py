@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from rg_env.core.grading.extraction import extract
-from rg_env.errors import InputError
+from rg_env.errors import InputError, ServerError
 from rg_env.evaluation.config import EvalConfig, EvalModel
 from rg_env.evaluation.endpoints import EndpointFailed, endpoint
 from rg_env.evaluation.load import load_eval_config
@@ -295,13 +295,21 @@ def test_keys_come_from_the_environment(chat: ChatServer, tmp_path: Path) -> Non
     assert chat.keys == {None}
 
 
-def test_a_key_does_not_follow_a_redirect(chat: ChatServer, tmp_path: Path) -> None:
-    """The request is redirected to another host without the key, and its answer counts."""
+def test_only_redirects_on_the_same_server_are_followed(chat: ChatServer, tmp_path: Path) -> None:
+    """Another host would receive the questions, and its answers would count. The first path may be a short form."""
     with ChatServer(str) as other:
-        elsewhere = f"http://localhost:{other.port}/v1/chat/completions"
-        chat.reset(str, lambda number, body: RedirectResponse(elsewhere, 307))
-        _run(chat.url, tmp_path / "e")
-        assert (len(other.requests), other.keys, chat.keys) == (2, {None}, {f"Bearer {KEY}"})
+        elsewhere = f"http://localhost:{other.port}/v1"
+        chat.reset(str, lambda number, body: RedirectResponse(f"{elsewhere}/chat/completions", 307))
+        with pytest.raises(ServerError, match=rf"a: the server redirects to localhost:{other.port} \(should the URL"):
+            _run(chat.url, tmp_path / "e")
+        chat.reset(str).listed = RedirectResponse(f"{elsewhere}/models", 307)
+        with pytest.raises(InputError, match=rf": the server redirects to localhost:{other.port} \(should the URL"):
+            _run(chat.url, tmp_path / "f")
+        assert (other.requests, other.keys) == ([], set())
+    path = "/v1/chat/completions?again"
+    chat.reset(str, lambda number, body: None if number % 2 else RedirectResponse(path, 307))
+    assert _ask(chat).text == "1+1?"
+    assert (len(chat.requests), chat.keys) == (2, {f"Bearer {KEY}"})
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """HTTP client for vLLM servers."""
 
+import asyncio
 import contextlib
 import re
 import socket
@@ -8,13 +9,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rg_env.core.text import reason_of, shortened
 from rg_env.errors import RefusedError, ServerError
 from rg_env.inference.machine import OLDEST_VLLM
 from rg_env.inference.protocol import Completion, Sampling
 from rg_env.inference.vllm.command import start_hint
+
+if TYPE_CHECKING:
+    from rg_env.inference.http import HttpReply
 
 T = TypeVar("T")
 
@@ -23,9 +27,8 @@ REQUEST_S = 120.0
 POLL_S = 0.5
 NOT_LISTENING = "no process is listening there"
 BREAKS_OFF = "the service does not speak HTTP, or it drops the connection"
-_DIRECT: Any = {"trust_env": False, "verify": False}
-"""httpx options. vLLM servers on this machine or in its cluster are reached without the environment's proxy, and plain
-HTTP needs no certificates."""
+_MAX_BYTES = 2**30
+"""Limit on a reply, which may contain the token ids and log-probabilities of a whole batch."""
 
 
 def request_fields(sampling: Sampling) -> dict[str, Any]:
@@ -93,17 +96,19 @@ class VllmServer:
         """Return the reason the server is not healthy, or None."""
         import httpx  # imported here because the embedded engine does not need an HTTP client
 
+        from rg_env.inference.http import BadReplyError
+
         try:
-            # Stream the response to avoid reading an endless body if another program answers.
-            with httpx.stream("GET", f"http://{self}/health", timeout=timeout_s, **_DIRECT) as response:
-                status = response.status_code
-        except httpx.TimeoutException:
+            # Another program may answer, with an endless body.
+            request = in_daemon_thread(lambda: self._fetch("GET", "/health", timeout_s, 0), "rg-env-health")
+            status = request.result().status
+        except TimeoutError:
             return f"/health did not respond within {timeout_s:g} s"
         except httpx.ConnectError:
             return NOT_LISTENING
         except (httpx.NetworkError, httpx.RemoteProtocolError):
             return BREAKS_OFF
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # httpx raises ValueError for an invalid host
+        except (httpx.HTTPError, httpx.InvalidURL, BadReplyError, ValueError) as error:  # ValueError: an invalid host
             return reason_of(error)
         return None if status == 200 else f"/health returns status {status}"
 
@@ -222,6 +227,20 @@ class VllmServer:
         """Send a POST request to an endpoint of vLLM's development mode."""
         return self._ask(path, f"does not accept {path}", dict, body or {}, timeout_s)
 
+    def _fetch(self, method: str, path: str, timeout_s: float, max_bytes: int, body: Any = None) -> "HttpReply":
+        import httpx
+
+        from rg_env.inference.http import HttpReply, fetch
+
+        async def call() -> HttpReply:
+            # Servers on this machine or in its cluster are reached without the environment's proxy, and plain HTTP
+            # needs no certificates.
+            async with httpx.AsyncClient(trust_env=False, verify=False) as client:
+                url = f"http://{self}{path}"
+                return await fetch(client, method, url, json=body, timeout_s=timeout_s, max_bytes=max_bytes)
+
+        return asyncio.run(call())
+
     def _ask(
         self,
         path: str,
@@ -239,36 +258,36 @@ class VllmServer:
         """
         import httpx
 
-        method, url = "GET" if body is None else "POST", f"http://{self}{path}"
-        request = in_daemon_thread(
-            lambda: httpx.request(method, url, json=body, timeout=timeout_s, **_DIRECT), "rg-env-request"
-        )
+        from rg_env.inference.http import BadReplyError
+
+        method = "GET" if body is None else "POST"
+        request = in_daemon_thread(lambda: self._fetch(method, path, timeout_s, _MAX_BYTES, body), "rg-env-request")
         self._pending.add(request)
         try:
             response = request.result()
-        except httpx.TimeoutException as error:
+        except TimeoutError as error:
             raise ServerError(f"the server at {self} did not answer {path} within {timeout_s:g} s") from error
         except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
             raise ServerError(f"the server at {self} is gone: no response from {path}") from error
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # an invalid host raises ValueError
+        except (httpx.HTTPError, httpx.InvalidURL, BadReplyError, ValueError) as error:  # ValueError: an invalid host
             raise ServerError(f"the service at {self} {complaint}: {error}") from error
         finally:
             self._pending.discard(request)
         if not response.is_success:
-            kind = RefusedError if response.is_client_error else ServerError
+            kind = RefusedError if 400 <= response.status < 500 else ServerError
             raise kind(f"the service at {self} {complaint}: {path} returns {_reason(response)}")
         try:
             return read(response.json())
         # A body that is not JSON also raises ValueError.
-        except (KeyError, IndexError, TypeError, ValueError) as error:
+        except (KeyError, IndexError, TypeError, ValueError, RecursionError) as error:
             shown = shortened(response.text)
             raise ServerError(f"the service at {self} {complaint}: unexpected answer to {path}: {shown}") from error
 
 
-def _reason(response: Any) -> str:
+def _reason(response: "HttpReply") -> str:
     """Return the HTTP status of a response, with its error message if there is one."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
         text = str(response.json()["error"]["message"])
         found = re.search(r"failed with error '(.*)', please check", text, re.DOTALL)
-        return f"{response.status_code} ({(found[1] if found else text)[:300]})"
-    return str(response.status_code)
+        return f"{response.status} ({(found[1] if found else text)[:300]})"
+    return str(response.status)
