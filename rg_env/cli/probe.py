@@ -61,7 +61,9 @@ def run(options: argparse.Namespace) -> int:
         "rollouts_per_example": options.rollouts_per_example,
     }
     if options.output_dir or not options.resume:
-        given["output.dir"] = options.output_dir or str(free_folder(None, f"probe-{'+'.join(options.tasks[:3])}"))
+        given["output.dir"] = options.output_dir or str(
+            free_folder(None, f"probe-{'+'.join(options.tasks[:3])}", create=True)
+        )
     given |= {"sampling.max_tokens": options.max_tokens} if options.max_tokens else {}
     require("scipy", "matplotlib", extra="eval")  # fail before generating answers
     config, _ = as_trained(load_eval_config(None, options=given))

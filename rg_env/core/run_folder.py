@@ -23,6 +23,7 @@ last line.
 Commands that write to other folders (evaluations, sweeps) also use `free_folder` and `locked`.
 """
 
+import atexit
 import contextlib
 import fcntl
 import json
@@ -30,6 +31,7 @@ import math
 import os
 import platform
 import re
+import secrets
 import shutil
 import tempfile
 import time
@@ -44,7 +46,7 @@ from typing import Any
 import yaml
 
 from rg_env.core.config import yaml12
-from rg_env.core.files import check_no_link, make_folder, opened_to_append, write_aside
+from rg_env.core.files import check_no_link, make_folder, opened_to_append, remove_partial, write_aside
 from rg_env.core.processes import run
 from rg_env.core.text import cut_bytes, is_number, one_line, reason_of
 from rg_env.errors import InputError, OutputFolderError, installed_version
@@ -79,8 +81,9 @@ class RunFolder:
         name: str,
         resume: str | Path | None = None,
         remedy: str = "choose another output folder",
+        create: bool = False,
     ) -> Path:
-        """Return the output folder of a run, checked but not yet created.
+        """Return the output folder of a run, checked but, unless `create` is set, not yet created.
 
         Args:
             output_dir: the folder, or None for a new one under `outputs/`.
@@ -92,7 +95,7 @@ class RunFolder:
             OutputFolderError: the folder is not empty or not writable, or `resume` is "auto" without `output_dir`.
         """
         if resume is None:
-            return free_folder(output_dir, name, remedy=remedy)
+            return free_folder(output_dir, name, remedy=remedy, create=create)
         own = None if str(resume) == "auto" else Path(resume).parent
         output_dir = own if output_dir is None else output_dir
         if output_dir is None:
@@ -106,6 +109,7 @@ class RunFolder:
         link."""
         run = cls(Path(path))
         make_folder(run.evaluations)
+        remove_partial(run.evaluations)
         return run
 
     def evaluation_file(self, step: int) -> Path:
@@ -367,11 +371,14 @@ def free_folder(
     may_have_files: bool = False,
     remedy: str = "choose another output folder",
     resume: str = "--resume auto",
+    create: bool = False,
 ) -> Path:
     """Return an output folder, checked but not yet created. The default is a new folder in `outputs/`, named after
     `name` and the time.
 
     Args:
+        create: whether to create the default folder, so that no other process chooses it. It is removed when this
+            process exits if it is still empty.
         remedy: advice for the error message.
         resume: the command-line option that resumes from the files in the folder, or "" if resuming is not possible.
 
@@ -381,6 +388,8 @@ def free_folder(
     if output_dir is None:
         stem = OUTPUTS / f"{cut_bytes(name)}-{time.strftime('%Y%m%d-%H%M%S')}"
         folder = next(p for n in range(1000) if not (p := stem if n == 0 else Path(f"{stem}-{n}")).exists())
+        while create and not _created(folder):  # another process has just created it
+            folder = Path(f"{stem}-{secrets.token_hex(4)}")
     else:
         folder = Path(output_dir)
     try:
@@ -390,42 +399,100 @@ def free_folder(
     except OSError as error:
         raise OutputFolderError(f"cannot write to {one_line(folder, 80)}: {reason_of(error)}; {remedy}") from error
     if has_files and not may_have_files:
-        raise OutputFolderError(
-            f"{folder} is not empty and may contain another run; {remedy}, "
-            + (f"move this folder, or resume the run ({resume})" if resume else "or move this folder")
-        )
+        raise not_empty(folder, remedy, resume)
     return folder
 
 
+def not_empty(
+    folder: Path, remedy: str = "choose another output folder", resume: str = "--resume auto"
+) -> OutputFolderError:
+    """Return the error for a folder that may contain another run. `resume` is the option that resumes that run."""
+    return OutputFolderError(
+        f"{folder} is not empty and may contain another run; {remedy}, "
+        + (f"move this folder, or resume the run ({resume})" if resume else "or move this folder")
+    )
+
+
+_new_folders: set[Path] = set()
+
+
+def _created(folder: Path) -> bool:
+    """Create a folder with its parents. Return False if it exists."""
+    missing = {each.absolute() for each in (folder, *folder.parents) if not each.exists()}
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise OutputFolderError(f"cannot write to {one_line(folder, 80)}: {reason_of(error)}") from error
+    _new_folders.update(missing)
+    return True
+
+
+@atexit.register
+def _remove_unused() -> None:
+    for folder in sorted(_new_folders, reverse=True):
+        with contextlib.suppress(OSError):  # the folder is in use
+            folder.rmdir()
+
+
 @contextmanager
-def locked(folder: Path, busy: str) -> Iterator[None]:
-    """Hold a lock on `folder`. The system releases the lock if the process dies. On file systems without locks, do
-    nothing.
+def locked(folder: Path, wait_s: float = 0.0) -> Iterator[None]:
+    """Hold the lock on the folder of a run, an evaluation or a sweep while writing to it. The system releases the lock
+    if the process dies. On file systems without locks, do nothing.
+
+    Args:
+        wait_s: seconds to wait for another process, such as a canceled job that is still saving.
 
     Raises:
-        OutputFolderError: another process holds the lock (the message is `busy`), or the folder cannot be opened.
+        OutputFolderError: another process holds the lock, or the folder cannot be opened.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:
         raise OutputFolderError(f"cannot open the folder {folder}: {error.strerror}") from error
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise OutputFolderError(busy) from error
-        except OSError:
-            pass
+        deadline, is_waiting = time.monotonic() + wait_s, False
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                holder = _lock_holder(descriptor)
+                if time.monotonic() >= deadline:
+                    raise OutputFolderError(
+                        f"{holder} is writing to {folder}: wait for it, stop it, or choose another output folder"
+                    ) from error
+                if not is_waiting:
+                    print(f"waiting for {holder}, which is writing to {folder}", flush=True)
+                is_waiting = True
+                time.sleep(0.2)
+                continue
+            except OSError:
+                pass
+            break
+        remove_partial(folder)
         yield
     finally:
         os.close(descriptor)
+
+
+def _lock_holder(descriptor: int) -> str:
+    """Return "process N", or "another process" if the system does not list locks or the process is on another
+    machine."""
+    inode = str(os.fstat(descriptor).st_ino)
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/locks").read_text().splitlines():  # 1: FLOCK ADVISORY WRITE 1234 fd:01:5678 0 EOF
+            _, kind, _, _, process, place, *_ = line.split()
+            if kind == "FLOCK" and place.rpartition(":")[2] == inode and int(process) > 0:
+                return f"process {process}"
+    return "another process"
 
 
 @contextmanager
 def removed_on_error(folder: str | Path) -> Iterator[None]:
     """On an error within the block, remove the folder and its parents if they are new and empty."""
     path = Path(folder)
-    missing = [each for each in (path, *path.parents) if not each.exists()]
+    missing = [each for each in (path, *path.parents) if not each.exists() or each.absolute() in _new_folders]
     try:
         yield
     except BaseException:

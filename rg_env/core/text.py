@@ -20,6 +20,7 @@ from typing import Any, TypeGuard
 
 from rg_env.errors import RGEnvError, nearest
 
+_UNSAFE = re.compile("weights_only|trust_remote_code|safe_globals|trusted source|you trust")
 _JOINERS = "\u200c\u200d"  # joiners in Indic and Persian scripts and in emoji, which neither reorder nor hide text
 
 
@@ -68,10 +69,12 @@ def reason_of(error: BaseException, most: int = 300) -> str:
     """Return the message of another library's error, shortened to one line, or the error's class if the message is
     empty.
 
-    For an `OSError`, only the reason is returned because the surrounding message names the file.
+    Advice to run code from a file (`weights_only=False`, `trust_remote_code=True`), which rg_env never does, is left
+    out. For an `OSError`, only the reason is returned because the surrounding message names the file.
     """
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-    return one_line(reason, most) or type(error).__name__
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    sentences = re.split(r"(?<=[.!?])\s+", str(reason))
+    return one_line(" ".join(each for each in sentences if not _UNSAFE.search(each)), most) or type(error).__name__
 
 
 def json_problem(error: ValueError | RecursionError) -> str:

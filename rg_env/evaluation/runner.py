@@ -31,7 +31,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from rg_env.core.config import yaml12
 from rg_env.core.data.generation import check_options
-from rg_env.core.files import write_aside
+from rg_env.core.files import FULL, write_aside
 from rg_env.core.processes import resume_words
 from rg_env.core.run_folder import free_folder, locked, read_yaml, removed_on_error
 from rg_env.core.text import counted, one_line
@@ -67,7 +67,7 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
         RewardError: a reward raised an error or did not return a finite number.
         ServerError: a model could not be evaluated completely. The answers so far are kept for `resume`.
     """
-    config, notes, folder = prepared(config, resume=resume)
+    config, notes, folder = prepared(config, resume=resume, create=True)
     _say(*config.plan(), *notes, f"files in {folder}")
     drawn = list(_drawn(config))
     changes = changes_since_training(config, drawn)
@@ -76,11 +76,20 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
     with ExitStack() as stack:
         stack.enter_context(removed_on_error(folder))
         folder.mkdir(parents=True, exist_ok=True)
-        stack.enter_context(locked(folder, f"another evaluation is writing to {folder}: wait for it, or stop it"))
+        stack.enter_context(locked(folder))
         stack.enter_context(_removed_if_unanswered(folder, answer_sets))
         write_aside(folder / CONFIG_FILE, yaml12.to_yaml(config.model_dump(mode="json")))
-        with Bars(answer_sets) as bars:
-            run = asyncio.run(ask_all(config, folder, answer_sets, bars.show))
+        try:
+            with Bars(answer_sets) as bars:
+                run = asyncio.run(ask_all(config, folder, answer_sets, bars.show))
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            made = sum(len(each.by_key) for each in answer_sets)
+            raise RGEnvError(
+                f"cannot write {error.filename}: {error.strerror}; {counted(made, 'rollout')} kept; free some space "
+                f"and resume with {resume_words(folder)}"
+            ) from error
         stack.callback(_print_notes, run)  # printed after the files are written because standard output may be closed
         _check_complete(run)
         sources = {name: ModelSource.of(config, name) for name in config.models}
@@ -96,9 +105,9 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
     return results, folder
 
 
-def prepared(config: EvalConfig, *, resume: bool = False) -> tuple[EvalConfig, list[str], Path]:
-    """Return the config with settings filled in from training runs, notes about these settings, and the output folder.
-    Heavy packages are not imported.
+def prepared(config: EvalConfig, *, resume: bool = False, create: bool = False) -> tuple[EvalConfig, list[str], Path]:
+    """Return the config with settings filled in from training runs, notes about these settings, and the output folder,
+    which is created only with `create` and only if `output.dir` is not set. Heavy packages are not imported.
 
     Raises:
         InputError: a model's folder or an API key is missing, a file in a run's folder or in `data` is damaged, a
@@ -112,7 +121,7 @@ def prepared(config: EvalConfig, *, resume: bool = False) -> tuple[EvalConfig, l
     if config.data and config.data.is_file:
         config.data.rows()
     check_options({f"tasks.{name}": config.mixture(name).tasks[0] for name in config.tasks})
-    return config, notes, _folder(config, resume)
+    return config, notes, _folder(config, resume, create)
 
 
 def answer_sets_of(config: EvalConfig, drawn: Iterable[Questions]) -> list[TaskAnswers]:
@@ -165,12 +174,17 @@ def _removed_if_unanswered(folder: Path, answer_sets: Sequence[TaskAnswers]) -> 
         raise
 
 
-def _folder(config: EvalConfig, resume: bool) -> Path:
+def _folder(config: EvalConfig, resume: bool, create: bool) -> Path:
     if resume and config.output.dir is None:
         raise InputError("--resume needs output.dir, the folder of the evaluation to resume")
     name = f"eval-{'+'.join(config.names[:3])}"
     folder = free_folder(
-        config.output.dir, name, may_have_files=resume, remedy="choose another output.dir", resume="--resume"
+        config.output.dir,
+        name,
+        may_have_files=resume,
+        remedy="choose another output.dir",
+        resume="--resume",
+        create=create,
     )
     if resume and folder.exists():
         _check_same(config, folder)

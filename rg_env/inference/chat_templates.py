@@ -1,7 +1,9 @@
 """Checks of chat templates. Tokenizers are duck-typed (`apply_chat_template`, `chat_template`), so this module does not
 import transformers."""
 
+import ctypes
 import re
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +14,41 @@ from rg_env.errors import InputError
 _PROBE = "rg-env probe of the system role"
 _QUESTION = "rg-env probe: 1+1?"
 _REPLY = "rg-env probe: 2"
+_RENDER_S = 20.0
+"""Seconds after which rendering is ended, plus a hundredth of that for each chat. A usual template takes less than a
+millisecond."""
+
+
+class TemplateTooSlowError(InputError):
+    """Rendering a prompt with a chat template takes too long."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"the chat template takes more than {_RENDER_S:g} s, perhaps because of a loop: use another model"
+        )
+
+
+def render(tokenizer: Any, messages: Any, **options: Any) -> Any:
+    """Return what the tokenizer's `apply_chat_template` returns for a chat or a list of chats.
+
+    Raises:
+        TemplateTooSlowError: the template, which may be a stranger's, runs too long.
+        Exception: any error from the template.
+    """
+    chats = len(messages) if messages and not isinstance(messages[0], Mapping) else 1
+    thread, set_error = ctypes.c_ulong(threading.get_ident()), ctypes.pythonapi.PyThreadState_SetAsyncExc
+    # Templates are Python code that cannot catch the error, and signals would be limited to the main thread.
+    timer = threading.Timer(
+        _RENDER_S + chats * _RENDER_S / 100, set_error, (thread, ctypes.py_object(TemplateTooSlowError))
+    )
+    timer.daemon = True
+    timer.start()
+    try:
+        return tokenizer.apply_chat_template(messages, **options)
+    finally:
+        timer.cancel()
+        timer.join()
+        set_error(thread, None)  # in case the time ran out just now
 
 
 def require_chat_template(tokenizer: Any) -> None:
@@ -23,7 +60,7 @@ def require_chat_template(tokenizer: Any) -> None:
             "chat_template.jinja to its folder"
         )
     try:
-        text = tokenizer.apply_chat_template(build_messages(_QUESTION, None), tokenize=False)
+        text = render(tokenizer, build_messages(_QUESTION, None), tokenize=False)
     except Exception as error:  # templates can raise various errors
         raise InputError(f"the chat template of {name} fails on a plain question: {reason_of(error)}") from error
     if _QUESTION not in text:
@@ -54,7 +91,7 @@ def rejects_system_role(tokenizer: Any) -> bool:
     """
     require_chat_template(tokenizer)
     try:
-        text = tokenizer.apply_chat_template(build_messages(_QUESTION, _PROBE), tokenize=False)
+        text = render(tokenizer, build_messages(_QUESTION, _PROBE), tokenize=False)
     except Exception:  # the template rejects the system role
         return True
     return _PROBE not in text
@@ -81,7 +118,7 @@ def _turn_end(tokenizer: Any) -> int | None:
     """Return the special token that the chat template writes after an assistant message, or None."""
     messages = [*build_messages(_QUESTION, None), {"role": "assistant", "content": _REPLY}]
     try:
-        _, reply, rest = tokenizer.apply_chat_template(messages, tokenize=False).partition(_REPLY)
+        _, reply, rest = render(tokenizer, messages, tokenize=False).partition(_REPLY)
     except Exception:  # the template rejects the messages
         return None
     ids = tokenizer(rest.lstrip(), add_special_tokens=False)["input_ids"] if reply else []

@@ -13,7 +13,13 @@ from rg_env.core.environment import Environment
 from rg_env.core.prompts import fold_system
 from rg_env.core.text import reason_of
 from rg_env.errors import InputError
-from rg_env.inference.chat_templates import generation_options, is_continued, rejects_system_role, unused_variables
+from rg_env.inference.chat_templates import (
+    generation_options,
+    is_continued,
+    rejects_system_role,
+    render,
+    unused_variables,
+)
 
 _UNLIMITED = 32_768
 
@@ -171,9 +177,9 @@ class PromptEncoder:
     def _render(self, chats: list[Any], continues: bool, **options: Any) -> Any:
         how = generation_options(continues)
         try:
-            return self.tokenizer.apply_chat_template(chats, **how, **self.template_kwargs, **options)
+            return render(self.tokenizer, chats, **how, **self.template_kwargs, **options)
         except ValueError as error:
-            if not continues:
+            if isinstance(error, InputError) or not continues:
                 raise
             reason = f"the chat template cannot continue a final assistant message: {reason_of(error)}"
             raise InputError(reason) from error

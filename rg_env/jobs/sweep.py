@@ -346,8 +346,7 @@ def run_sweep(sweep: Sweep, folder: Path, *, again: str, command: CommandLine = 
     """
     make_folder(folder / LOGS)
     supervisor = Supervisor()
-    busy = f"another process is running the sweep in {folder}: wait for it or stop it"
-    with supervisor.noting_signals(), locked(folder, busy):
+    with supervisor.noting_signals(), locked(folder):
         for name, values in ((SWEEP_FILE, sweep.described()), (CONFIG_FILE, sweep.base())):
             write_aside(folder / name, yaml12.to_yaml(values))
         failed = False

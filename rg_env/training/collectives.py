@@ -82,18 +82,18 @@ def over_processes(accelerator: Accelerator, values: Mapping[str, torch.Tensor],
 
 
 def choose_folder(output_dir: str | Path | None, name: str, resume: str | Path | None = None) -> Path:
-    """Choose the run's folder with `RunFolder.choose`. With several processes, the main process chooses the folder for
-    all of them."""
+    """Choose the run's folder with `RunFolder.choose`, and create it if `output_dir` is None. With several processes,
+    the main process chooses the folder for all of them."""
     if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
         from torch.utils.cpp_extension import get_default_build_root
 
         # Clear the locks before the processes connect, because DeepSpeed compiles an extension while they connect.
         clear_stale_locks(Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root()))
     if world_size() == 1:
-        return RunFolder.choose(output_dir, name, resume)
+        return RunFolder.choose(output_dir, name, resume, create=True)
     from rg_env.inference.models import processes
 
-    return on_main(processes(), lambda: RunFolder.choose(output_dir, name, resume))
+    return on_main(processes(), lambda: RunFolder.choose(output_dir, name, resume, create=True))
 
 
 STALE_S = 600.0

@@ -27,7 +27,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 from rg_env.adapters import as_environment
 from rg_env.core.environment import Environment
 from rg_env.core.grading.scoring import task_of
-from rg_env.core.run_folder import RunFolder, checkpoint_step
+from rg_env.core.run_folder import RunFolder, checkpoint_step, locked
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.evaluation.labels import label_problem
 from rg_env.evaluation.local_models import LocalModel
@@ -199,9 +199,10 @@ def evaluate_only(
     if file.exists():
         raise OutputFolderError(f"{file} already exists: choose another output folder")
     run = RunFolder.create(folder)
-    trainer.sync_weights()
-    results = evaluation.run(step)
-    run.write_evaluation(step, results.model_dump(mode="json"))
+    with locked(run.path):
+        trainer.sync_weights()
+        results = evaluation.run(step)
+        run.write_evaluation(step, results.model_dump(mode="json"))
     print_results(results)
     print(f"Scores and rollouts written to {file}", flush=True)
     return results

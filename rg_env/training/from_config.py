@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rg_env.core.processes import print_once
-from rg_env.core.run_folder import RunFolder, checkpoint_step, run_name
+from rg_env.core.run_folder import RunFolder, checkpoint_step
 from rg_env.training.config.plan import plan
 from rg_env.training.config.schema import EvaluationSettings, TrainConfig
 from rg_env.training.preflight import check_start
@@ -64,7 +64,7 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Resu
     Raises:
         InputError: the checkpoint does not exist, or there is nothing to evaluate.
     """
-    start = check_start(config, checkpoint=checkpoint)
+    start = check_start(config, checkpoint=checkpoint, evaluates=True)
     print_once(f"loading {checkpoint or config.model.name} ...")
     from rg_env.evaluation.questions import own_rows
     from rg_env.inference.models import load_policy, with_adapters
@@ -80,7 +80,8 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Resu
     training = config.training.model_copy(update={"beta": 0.0, "kl_reference": "initial"})
     model = config.model.model_copy(update={"name": name})
     config = config.model_copy(update={"model": model, "training": training, "lora": None, "curriculum": None})
-    folder = RunFolder.choose(config.output.dir, run_name(config.trained_on, f"{policy.label}-evaluation"))
+    folder = start.folder
+    assert folder is not None  # there is only one process
     trainer = make_trainer(config, policy, env, folder)
     result = evaluate_only(trainer, folder, evaluation, step=checkpoint_step(Path(checkpoint or "")) or 0)
     run = RunFolder(folder)

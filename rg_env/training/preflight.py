@@ -44,7 +44,12 @@ class Start:
 
 
 def check_start(
-    config: TrainConfig, *, resume: str | None = None, checkpoint: str | None = None, wait: bool = True
+    config: TrainConfig,
+    *,
+    resume: str | None = None,
+    checkpoint: str | None = None,
+    evaluates: bool = False,
+    wait: bool = True,
 ) -> Start:
     """Check everything that a run with `config` requires, except the model itself. With several processes, only the
     first process performs the checks, and all other processes only read the rows.
@@ -52,8 +57,10 @@ def check_start(
     Args:
         resume: checkpoint to resume from, or "auto".
         checkpoint: checkpoint to evaluate.
-        wait: whether to wait up to `engine.connect_timeout` seconds for a vLLM server, and to download data. If False,
-            an unreachable server is only reported in `notes`, and the model is looked up on the Hub.
+        evaluates: whether the run only evaluates.
+        wait: whether to create a new output folder if `output.dir` is not set, to wait up to `engine.connect_timeout`
+            seconds for a vLLM server, and to download data. If False, an unreachable server is only reported in
+            `notes`, and the model is looked up on the Hub.
 
     Raises:
         InputError: the output folder, the model folder, a checkpoint, the manifest, the data or a task's options are
@@ -64,8 +71,9 @@ def check_start(
     read_data = data is not None and (wait or data.is_file)
     if os.environ.get("RANK", "0") != "0":
         return Start(rows=own_rows(config) if read_data else None)
-    name = run_name(config.trained_on, Path(config.model.name).name)
-    folder = RunFolder.choose(config.output.dir, name, resume, "set output.dir to another folder")
+    model = Path(checkpoint or config.model.name).name
+    name = run_name(config.trained_on, f"{model}-evaluation" if evaluates else model)
+    folder = RunFolder.choose(config.output.dir, name, resume, "set output.dir to another folder", create=wait)
     is_loaded = checkpoint is None or not (Path(checkpoint) / "config.json").is_file()
     if is_loaded and config.model.name != TINY and (problem := model_path_problem(config.model.name)):
         raise InputError(f"model.name: {problem}")

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import torch
 from transformers import TrainerCallback
 
 from rg_env.core.processes import TOGETHER_S, entered, print_once, world_size
-from rg_env.core.run_folder import RunFolder
+from rg_env.core.run_folder import RunFolder, locked, not_empty, removed_on_error
 from rg_env.core.text import counted
 from rg_env.errors import InputError, StoppedTogether, TrainingError, from_interrupt
 from rg_env.evaluation.config import SamplingConfig
@@ -40,6 +40,9 @@ from rg_env.training.reporting.console import RunConsole, headline, print_summar
 from rg_env.training.reporting.metrics import hardware
 from rg_env.training.reporting.trackers import Trackers
 from rg_env.training.trainer import GRPOTrainer
+
+_REQUEUED_S = 60.0
+"""Seconds that a resumed run waits for another process that is still writing to its folder."""
 
 
 class Recorder(TrainerCallback):
@@ -226,11 +229,27 @@ def train(
     Raises:
         InputError: the trainer cannot continue from `resume`, a tracker cannot be started, or the evaluation is
             invalid.
+        OutputFolderError: without `resume`, the output folder contains another run, or another process is writing to
+            it.
         TrainingError: the run ended without completing a step, although it was not interrupted.
         KeyboardInterrupt: the run was interrupted before it had anything to save (in which case a new run leaves no
             files), or the run was interrupted twice.
         Exception: any error that ended the run, raised after the results so far have been saved.
     """
+    with _owned_folder(trainer, resume):
+        return _train(trainer, config, settings, evaluation, resume, logging, monitors, hub)
+
+
+def _train(
+    trainer: GRPOTrainer,
+    config: TrainConfig | None,
+    settings: dict[str, Any] | None,
+    evaluation: EvaluationPlan | None,
+    resume: str | Path | None,
+    logging: LoggingConfig | None,
+    monitors: MonitorsConfig | None,
+    hub: HubConfig | None,
+) -> dict[str, Any]:
     on_all, main = trainer.accelerator, trainer.accelerator.is_main_process
     checkpoint = None if resume is None else on_main(on_all, lambda: _checkpoint(trainer, resume))
     first = 0 if checkpoint is None else saved_step(checkpoint) or 0
@@ -280,7 +299,14 @@ def train(
         raise KeyboardInterrupt
 
     if savable and moved:
-        failure = _after_saving(trainer.save_checkpoint, failure)
+        try:
+            failure = _after_saving(trainer.save_checkpoint, failure)
+        except KeyboardInterrupt:
+            last = folder.last_checkpoint()
+            kept = f"the last checkpoint is {last.name}" if last else "there is no earlier checkpoint"
+            resume_with = f". Resume with: {_resume_command(folder.path, config, settings)}" if last else ""
+            print_once(f"interrupted before step {trainer.state.global_step} was saved; {kept}{resume_with}")
+            raise
     results: dict[str, Any] = {}
     if main:
         results = recorder.results(first, checkpoint, seconds, watch, failure)
@@ -294,6 +320,26 @@ def train(
             on_main(on_all, lambda: None)
         raise failure
     return results
+
+
+@contextmanager
+def _owned_folder(trainer: GRPOTrainer, resume: str | Path | None) -> Iterator[None]:
+    """Create and lock the output folder. Raise `OutputFolderError` if it contains a run that `resume` does not
+    continue."""
+    path = trainer.output_dir
+    continues = resume is not None and (str(resume) == AUTO or Path(resume).resolve().parent == path.resolve())
+
+    def enter() -> None:
+        stack.enter_context(removed_on_error(path))
+        path.mkdir(parents=True, exist_ok=True)
+        # A requeued job may start while its predecessor is still saving.
+        stack.enter_context(locked(path, wait_s=_REQUEUED_S if continues else 0))
+        if not continues and ((run := RunFolder(path)).files() or run.checkpoints()):
+            raise not_empty(path, resume="--resume auto, or train(..., resume='auto')")
+
+    with ExitStack() as stack:
+        on_main(trainer.accelerator, enter)
+        yield
 
 
 def _monitor(trainer: GRPOTrainer, config: MonitorsConfig | None, say: Callable[[str], Any]) -> MonitorCallback:

@@ -159,6 +159,12 @@ LAUGHS = "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in
         ({"main": "a: &x [*x]\n"}, "nested more than 50 levels deep"),
         ({"main": "? [1, 2]\n: 3\n"}, "a key must be plain text"),
         ({"main": f"a0: &a0 [x]\n{LAUGHS}"}, "more than 100,000 values"),
+        (
+            {"main": "extends: d0.yaml"}
+            | {f"d{n}": f"extends: [d{n + 1}.yaml, d{n + 1}.yaml]" for n in range(24)}
+            | {"d24": "a: 1"},
+            "configs extend more than 1000 files",
+        ),
         ({"main": "data:\n  answer_after: ####\n"}, "line 2: data.answer_after has no value because '#' starts a"),
         ({"main": "prompt:\n  system_prompt: # Rules\n"}, "line 2: prompt.system_prompt has no value"),
     ],
@@ -353,3 +359,32 @@ def test_imports_other_than_a_list_are_reported_by_the_schema(tmp_path: Path, va
     with pytest.raises(ConfigError, match=rf"^imports.* @ .*run\.yaml:{1 + bool(extends)}: must be ") as raised:
         parse_config(read_config(file), Imports)
     assert "\n" not in str(raised.value)
+
+
+def test_files_are_read_once_and_values_are_limited_while_parsing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is extended twice is read once but merged twice, and a huge file is not parsed to its end."""
+    from rg_env.core.config import files as config_files
+
+    names: list[str] = []
+    monkeypatch.setattr(
+        config_files, "_read", lambda file, read=config_files._read: names.append(file.name) or read(file)
+    )
+    main = write(
+        tmp_path,
+        main="extends: [a.yaml, b.yaml]",
+        a="extends: c.yaml\nx: 1\n",
+        b="extends: c.yaml",
+        c="x: 0\ny: {z: 1}",
+    )
+    assert read_config(main).values == {"x": 0, "y": {"z": 1}}
+    assert sorted(names) == ["a.yaml", "b.yaml", "c.yaml", "main.yaml"]
+    monkeypatch.setattr("rg_env.core.config.yaml12._MAX_VALUES", 100)
+    assert load(json.dumps({str(n): n for n in range(99)}))["98"] == 98
+    for text in (
+        json.dumps({str(n): n for n in range(101)}),
+        "- x\n" * 201 + "]",
+    ):  # the error comes before the bracket
+        with pytest.raises(ValueError, match="more than 100 values"):
+            load(text)

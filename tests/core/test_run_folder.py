@@ -4,8 +4,12 @@ import contextlib
 import json
 import os
 import re
+import subprocess
+import sys
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -146,11 +150,28 @@ def test_run_names_are_short() -> None:
     assert long.endswith("-and-17-more-tiny")
 
 
-def test_one_process_holds_the_lock(tmp_path: Path) -> None:
-    """The lock is free again afterwards."""
-    with locked(tmp_path, "busy"), pytest.raises(OutputFolderError, match="busy"), locked(tmp_path, "busy"):
+def test_one_process_holds_the_lock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error names the process. The lock is free again afterwards, and a resumed run waits for it."""
+    message = rf"process {os.getpid()} is writing to {tmp_path}: wait for it, stop it, or choose another output folder"
+    with locked(tmp_path), pytest.raises(OutputFolderError, match=f"^{message}$"), locked(tmp_path):
         pass
-    with locked(tmp_path, "busy"):
+    with contextlib.ExitStack() as other:
+        other.enter_context(locked(tmp_path))
+        threading.Timer(0.3, other.close).start()
+        with locked(tmp_path, wait_s=60):
+            assert capsys.readouterr().out == f"waiting for process {os.getpid()}, which is writing to {tmp_path}\n"
+    with pytest.raises(OutputFolderError, match="cannot open the folder"), locked(tmp_path / "x"):
         pass
-    with pytest.raises(OutputFolderError, match="cannot open the folder"), locked(tmp_path / "x", ""):
-        pass
+
+
+def test_runs_that_start_together_get_different_folders(tmp_path: Path) -> None:
+    """The name is taken as soon as it is chosen. A folder that remains empty is removed when the program ends."""
+    code = "import sys; from rg_env.core.run_folder import RunFolder\n"
+    code += "for _ in range(20): print(RunFolder.choose(None, 'run', create=True), flush=True)\nsys.stdin.read()"
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": tmp_path}
+    programs: list[Any] = [subprocess.Popen([sys.executable, "-c", code], **pipes) for _ in range(3)]
+    names = [each.stdout.readline() for each in programs for _ in range(20)]
+    assert len(set(names)) == 60
+    for each in programs:
+        each.communicate(timeout=120)
+    assert not (tmp_path / "outputs").exists()

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from rg_env.errors import InputError
+from rg_env.inference import chat_templates
 from rg_env.inference.chat_templates import end_ids, rejects_system_role
 from rg_env.inference.protocol import PromptEncoder
 
+LOOP = "{% for i in range(99999) %}" * 3 + "{% endfor %}" * 3
 BROKEN = "{{ raise_exception('no') }}"
 
 
@@ -132,3 +134,18 @@ def test_variables_of_the_template_can_be_set(thinking: Any) -> None:
     assert encoder.chat(QUESTION)["chat_template_kwargs"] == {"enable_thinking": False}
     with pytest.raises(InputError, match=r"the chat template of \S+ does not use enable_thinkin, thinks: remove"):
         PromptEncoder(thinking, {"enable_thinkin": False, "thinks": 1})
+
+
+@pytest.mark.parametrize("only_after", ["", "another question"])
+def test_a_template_that_loops_ends_with_one_line(
+    only_after: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sandbox limits each loop but not nested loops. A template can also wait for a certain prompt."""
+    monkeypatch.setattr(chat_templates, "_RENDER_S", 0.2)
+    loop = f"{{% if {only_after!r} in messages[-1].content %}}{LOOP}{{% endif %}}{{{{ messages[-1].content }}}}"
+    monkeypatch.setattr(tokenizer, "chat_template", loop)
+    encoder = PromptEncoder(tokenizer)
+    with pytest.raises(InputError, match=r"the chat template takes more than 0\.2 s, perhaps because of a loop"):
+        encoder([{"role": "user", "content": "another question"}])
+    if only_after:
+        assert encoder([{"role": "user", "content": "a"}]) == tokenizer("a")["input_ids"]

@@ -133,8 +133,11 @@ def test_a_signal_lets_the_run_save_and_ends_the_sweep(folder: Path, started: St
     (folder / "does-1").write_text("waits")
     sweep = started().until("sweep/logs/seed=1.log", "waiting")
     other = started().process
-    busy = "error: another process is running the sweep in sweep: wait for it or stop it\n"
-    assert (other.communicate(timeout=60), other.returncode) == (("", busy), 2)
+    busy = " is writing to sweep: wait for it, stop it, or choose another output folder\n"
+    printed, error = other.communicate(timeout=60)
+    assert (printed, other.returncode) == ("", 2)
+    assert error.startswith(f"error: process {sweep.process.pid} is writing")
+    assert error.endswith(busy)
     code, lines, errors = ended(sweep.signal(signal.SIGTERM))
     assert (code, errors) == (128 + signal.SIGTERM, "")
     assert lines[-3:] == [

@@ -197,3 +197,25 @@ def test_the_first_import_of_deepspeed_is_quiet() -> None:
     code = "import rg_env.training, deepspeed.accelerator as found; found.get_accelerator()"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
+
+
+@pytest.mark.parametrize("kind", ["pickle", "config", "tokenizer"])
+def test_a_folder_with_code_is_refused_without_advice_to_run_it(copied: Path, kind: str) -> None:
+    """transformers and torch recommend options that run the code, which rg_env does not have."""
+    if kind == "pickle":
+        (copied / "model.safetensors").unlink()
+        torch.save({"weight": subprocess.Popen}, copied / "pytorch_model.bin")
+    else:
+        file = copied / ("config.json" if kind == "config" else "tokenizer_config.json")
+        name = "AutoConfig" if kind == "config" else "AutoTokenizer"
+        values = {**json.loads(file.read_text()), "model_type": "own", "tokenizer_class": "Own"}
+        file.write_text(
+            json.dumps({**values, "auto_map": {name: "own.Own" if kind == "config" else ["own.Own", None]}})
+        )
+        (copied / "own.py").write_text("raise SystemExit('run')")
+        if kind == "tokenizer":
+            (copied / "tokenizer.json").unlink()
+    with pytest.raises(InputError, match="cannot load the model") as caught:
+        load_policy(str(copied))
+    assert not re.search("weights_only|trust_remote_code|safe_globals|trust", str(caught.value)), caught.value
+    assert len(str(caught.value)) > len(f"cannot load the model '{copied}': ") + 30

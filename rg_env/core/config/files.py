@@ -27,6 +27,7 @@ OTHER_NAMES: dict[str, dict[str, str]] = yaml12.load(Path(__file__).with_name("o
 SHORT_FORMS = {"model": "name", "data": "path", "engine": "kind", "output": "dir"}
 """Sections that may be given as plain text, each with the key that the text sets (`Section.short`)."""
 _SUFFIXES = (".yaml", ".yml")
+_MOST_MERGES = 1000
 _MAY_START_WITH_HASH = {("data", "answer_after"), ("prompt", "system_prompt")}
 """Keys whose value may start with `#`, as gsm8k's marker `####` does. Without quotes, YAML would treat such a value as
 a comment."""
@@ -121,7 +122,7 @@ def read_config(file: str | Path, overrides: Sequence[str] = ()) -> Document:
             malformed or cannot be applied.
     """
     document = Document({}, Path(file))
-    _extend(document, Path(file), ())
+    _extend(document, Path(file), (), _Files())
     return overridden(document, overrides)
 
 
@@ -134,12 +135,25 @@ def overridden(document: Document, overrides: Sequence[str]) -> Document:
     return document
 
 
-def _extend(document: Document, file: Path, above: tuple[Path, ...]) -> None:
+@dataclass
+class _Files:
+    """Files that a config extends. Each is read once, but merged as often as it is extended."""
+
+    read: dict[Path, tuple[dict[str, Any], dict[Keys, int]]] = field(default_factory=dict)
+    merged: int = 0
+
+
+def _extend(document: Document, file: Path, above: tuple[Path, ...], files: _Files) -> None:
     """Merge `file` into `document`, after the files that it extends."""
     here = file.resolve() if os.path.exists(file) else file
+    files.merged += 1
+    if files.merged > _MOST_MERGES:
+        raise InputError(f"{file}: configs extend more than {_MOST_MERGES} files, counting repetitions")
     if here in above:
         raise InputError(f"configs extend each other circularly: {' -> '.join(p.name for p in (*above, here))}")
-    values, lines = _read(file)
+    if here not in files.read:
+        files.read[here] = _read(file)
+    values, lines = copy.deepcopy(files.read[here][0]), files.read[here][1]
     parents = values.pop("extends", None)
     parents = [parents] if isinstance(parents, str) else parents or []
     if not isinstance(parents, list) or not all(isinstance(parent, str) for parent in parents):
@@ -149,7 +163,7 @@ def _extend(document: Document, file: Path, above: tuple[Path, ...]) -> None:
         if not os.path.isfile(target):
             remedy = "use a path relative to the config that extends it"
             raise InputError(f"{file}: there is no file {one_line(target, 500)} to extend; {remedy}")
-        _extend(document, target, (*above, here))
+        _extend(document, target, (*above, here), files)
     own, earlier = values.get("imports"), document.values.get("imports") or []
     own = [own] if isinstance(own, str) else own
     if isinstance(own, list):

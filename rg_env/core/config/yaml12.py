@@ -147,6 +147,13 @@ class Loader(yaml.SafeLoader):
     """Resolves scalars as in YAML 1.2: common number formats are numbers, but words such as `on` are text."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012  (PyYAML's own name)
+    _nodes = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self._nodes += 1
+        if self._nodes > 2 * _MAX_VALUES + 1:  # keys are nodes, too
+            raise ValueError(f"there are more than {_MAX_VALUES:,} values")
+        return super().compose_node(parent, index)
 
 
 class Dumper(yaml.SafeDumper):

@@ -241,10 +241,14 @@ class Checkpoints:
             yield
         except Exception as error:  # transformers, torch and safetensors raise various errors
             reason, cause = reason_of(error), error
-            is_full = not isinstance(error, TrainingError) and shutil.disk_usage(self.folder).free < 1 << 20
+            is_there = self.folder.is_dir()
+            is_full = (
+                is_there and not isinstance(error, TrainingError) and shutil.disk_usage(self.folder).free < 1 << 20
+            )
             if is_full or "PytorchStreamWriter" in reason:
                 reason = "the disk is full, or a quota or file size limit was reached"
-            problem = f"cannot save {final.name} in {self.folder}: {reason}; earlier checkpoints are unchanged"
+            reason = f"{reason}; earlier checkpoints are unchanged" if is_there else "the folder was removed"
+            problem = f"cannot save {final.name} in {self.folder}: {reason}"
         agree(self._trainer.accelerator, problem, cause)
 
 
