@@ -9,7 +9,7 @@ fails, its row contains the reason, and the exit code is 1.
 
 | check | passes if |
 |---|---|
-| ddp, zero3, fsdp2 | the first update (float32, loss `dapo`, several micro-batches) equals that of one process |
+| ddp, zero3, fsdp2 | the first update (float32, default loss, several micro-batches) equals that of one process |
 | memory | (GPUs) bf16 steps with AdamW are finite, and sharding needs less memory on each GPU than DDP |
 | route | (vLLM) the server has the weights of the first update, and that update equals that of one process |
 | killed server | (vLLM) a server that is killed in the middle of a weight transfer ends the run within a minute |
@@ -95,7 +95,7 @@ def work(options: argparse.Namespace) -> int:
     config = GRPOConfig(
         output_dir=str(options.work / "run"), max_steps=options.steps, rollouts_per_step=options.rollouts,
         num_generations=4, per_device_train_batch_size=2, max_tokens=options.max_tokens, save_steps=0, warmup_steps=0,
-        lr_scheduler_type="constant", loss_type="dapo", **({} if options.bf16 else fp32),
+        lr_scheduler_type="constant", **({} if options.bf16 else fp32),
     )  # fmt: skip
     engine = EngineConfig(kind="vllm", port=options.port or 8000, weight_sync_timeout=SYNC_S)
     trainer = Trainer(policy.model, environment(8), config, policy.tokenizer, engine=engine)

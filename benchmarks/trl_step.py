@@ -7,7 +7,8 @@ Training runs on the CPU even if the machine has a GPU.
 ROWS.jsonl has one object per line, with `prompt` (a list of messages) and `answer` (a string). Every step takes the
 next `--prompts` rows, in file order. The result is one JSON object, written to `--out` and printed as the last line. It
 contains `step_seconds` (from the end of one optimizer step to the end of the next; the median and the mean exclude the
-first step), `rewards` and `completion_tokens` (means over a step's rollouts), and `peak_rss_mb`.
+first step), `rewards` and `completion_tokens` (means over a step's rollouts), `equal_groups` (the fraction of groups
+with equal rewards), and `peak_rss_mb`.
 """
 
 import argparse
@@ -68,7 +69,7 @@ def train(options: argparse.Namespace, scratch: str) -> dict:
 
     class Clock(transformers.TrainerCallback):
         def on_train_begin(self, *_: object, **__: object) -> None:
-            step_ends.append(time.perf_counter())
+            step_ends.append((time.perf_counter(), time.process_time()))
 
         on_step_end = on_train_begin
 
@@ -112,7 +113,8 @@ def train(options: argparse.Namespace, scratch: str) -> dict:
     trainer.remove_callback(transformers.PrinterCallback)  # its log lines would mix with the result on stdout
     trainer.train()
 
-    seconds = [end - start for start, end in itertools.pairwise(step_ends)]
+    seconds = [end[0] - start[0] for start, end in itertools.pairwise(step_ends)]
+    cpu_seconds = [end[1] - start[1] for start, end in itertools.pairwise(step_ends)]
     log = [entry for entry in trainer.state.log_history if "reward" in entry]
     return {
         "system": f"TRL {trl.__version__}",
@@ -120,9 +122,12 @@ def train(options: argparse.Namespace, scratch: str) -> dict:
         "threads": torch.get_num_threads(),
         "seconds_per_step_median": statistics.median(seconds[1:]),
         "seconds_per_step_mean": statistics.fmean(seconds[1:]),
+        "cpu_seconds_per_step_median": statistics.median(cpu_seconds[1:]),
+        "rollouts": options.prompts * options.rollouts,
         "step_seconds": seconds,
         "rewards": [entry["reward"] for entry in log],
         "completion_tokens": [entry["completions/mean_length"] for entry in log],
+        "equal_groups": [entry["frac_reward_zero_std"] for entry in log],
         "peak_rss_mb": peak_rss_mb(),
         "options": {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()},
     }

@@ -153,6 +153,8 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
     """Position of `instruction`: in a system message, or in the user turn before or after the question."""
     preamble: str | None = None
     """Additional text in the system message."""
+    few_shot: list[dict[str, str]] = Field(default_factory=list)
+    """Chat messages before the question."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Variables of the model's chat template, such as `{"enable_thinking": false}`."""
     opens_thinking: bool = False
@@ -210,6 +212,7 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
             self.instruction,
             self.prompt_placement,
             self.preamble,
+            self.few_shot,
             grading=grading,
             chat_template_kwargs=self.chat_template_kwargs,
             opens_thinking=self.opens_thinking,

@@ -97,7 +97,7 @@ async def embedded(name: str, config: EvalConfig) -> AsyncIterator[LocalModel]:
     """
     import torch
 
-    from rg_env.inference.embedded.engine import EmbeddedEngine, round_linear_layers
+    from rg_env.inference.embedded.engine import EmbeddedEngine, round_linear_layers, sequences_that_fit
     from rg_env.inference.models import best_device, load_policy, with_adapters
 
     policy = load_policy(base_model(name))
@@ -109,6 +109,9 @@ async def embedded(name: str, config: EvalConfig) -> AsyncIterator[LocalModel]:
         round_linear_layers(policy.model, half)
     policy.model.to(device)
     engine = EmbeddedEngine(policy.model, policy.tokenizer, seed=config.seed, autocast=half)
+    if device == "cpu":
+        longest = max([each.max_tokens or 0 for each in map(config.sampling_of, config.names)] + [1])
+        engine.max_batch_size = sequences_that_fit(policy.model, longest, engine.max_batch_size)
     try:
         yield LocalModel(name, engine, _encoder(policy.tokenizer, config))
     finally:

@@ -39,6 +39,8 @@ LEAST_INFORMATIVE = 0.15
 learning signal."""
 FLOOR = 0.2
 """Minimum accuracy of a constant answer at which a policy might learn to give only that answer."""
+_FEW_ANSWERS = 0.2
+"""Fraction of answers in the required form below which the form is the obstacle."""
 _LABEL = "-level"
 _MAX_TOKENS = 1024
 _ABOUT = (
@@ -71,6 +73,21 @@ class Probed:
     verdict: Verdict
     rollouts: float | None
     """Rollouts per group that teaches, or None if there are no such groups."""
+
+    @property
+    def obstacle(self) -> str | None:
+        """The reason why the model does not solve the task, if it is the form of its answers rather than their
+        contents."""
+        if self.verdict != "too hard" or self.answered >= _FEW_ANSWERS:
+            return None
+        name = self.task if self.level is None else f"{self.task} at level {self.level}"
+        if (self.truncated or 0.0) > 0.5:
+            return f"{name}: {self.truncated:.0%} of the replies are cut off: raise --max-tokens"
+        share = "no reply has" if self.answered == 0.0 else f"only {self.answered:.0%} of the replies have"
+        return (
+            f"{name}: {share} a complete <answer>...</answer>: show the form in examples (prompt.few_shot in a "
+            "training config), or use a model that follows instructions"
+        )
 
 
 def labels(tasks: Iterable[str], levels: Sequence[int]) -> dict[str, dict[str, Any]]:
@@ -238,3 +255,6 @@ def print_probed(found: Sequence[Probed], console: Console | None = None) -> Non
         rows.append([each.task, level, *shares, cell(None) if count is None else f"{count:.0f}", verdict])
     print_table(console, [*heads, "verdict"], rows)
     console.print(_ABOUT, markup=False)
+    for each in found:
+        if each.obstacle:
+            console.print(each.obstacle, markup=False)

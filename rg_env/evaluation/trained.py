@@ -120,7 +120,7 @@ def _compared(settings: RunSettings, config: EvalConfig) -> tuple[list[str], lis
             continue
         if ours.get(key) != values[key]:
             other.append(f"{key}={shortened(values[key])}")
-        elif key == "sampling.max_tokens" or values[key] not in (None, "", {}, _PLAIN.get(key)):
+        elif key == "sampling.max_tokens" or values[key] not in (None, "", {}, [], _PLAIN.get(key)):
             alike.append(f"{key}={shortened(values[key])}")
     return alike, other
 

@@ -431,7 +431,7 @@ def run_estimate(planned: PlannedRun, model: Model, lengths: PromptLengths | Non
         tokens=max(own) + training.max_tokens,
         logit_tokens=training.max_tokens + max(own) - min(own),
         shards=planned.processes if planned.zero3 else 1,
-        checkpointing=training.gradient_checkpointing,
+        checkpointing=training.gradient_checkpointing is not False,
         bf16=gpus > 0 if training.bf16 is None else training.bf16,
         reference=training.beta != 0.0,
         adapter_parameters=model.adapters(planned),

@@ -169,10 +169,8 @@ class Zero(DataParallel):
             "gradient_clipping": float(args.max_grad_norm),
             "zero_allow_untested_optimizer": True,
         }
-        # As with the other strategies, a step's micro-batches add up in float32. Stage 1 would use another optimizer
-        # class, which does not skip steps with non-finite gradients.
-        if plugin.zero_stage > 1:
-            plugin.deepspeed_config.setdefault("data_types", {}).setdefault("grad_accum_dtype", "fp32")
+        # As with the other strategies, a step's micro-batches add up in float32.
+        plugin.deepspeed_config.setdefault("data_types", {}).setdefault("grad_accum_dtype", "fp32")
 
     def _update(self, updating: Updating) -> tuple[float, bool]:
         norm = self._model.get_global_grad_norm()

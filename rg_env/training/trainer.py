@@ -44,7 +44,13 @@ from rg_env.inference.protocol import Engine, PromptEncoder, prompt_lengths
 from rg_env.training.algorithms.loss import group_advantages
 from rg_env.training.algorithms.objective import Objective
 from rg_env.training.algorithms.optimizers import learning_rate, make_optimizer
-from rg_env.training.algorithms.policy import ReferencePolicy, check_liger, prepare_policy, unwrapped
+from rg_env.training.algorithms.policy import (
+    ReferencePolicy,
+    activations_fit,
+    check_liger,
+    prepare_policy,
+    unwrapped,
+)
 from rg_env.training.checkpointing.checkpoints import Checkpoints, check_savable, rows_hash
 from rg_env.training.collectives import on_main, same_everywhere
 from rg_env.training.config.grpo import GRPOConfig
@@ -108,7 +114,7 @@ class GRPOTrainer:
         check_liger(args, self.accelerator.device)
         encoder = PromptEncoder(processing_class, self.env.prompt_options.chat_template_kwargs)
         longest_prompt = self._check_rows(encoder)
-        self._prepare_policy(model, peft_config, optimizers)
+        self._prepare_policy(model, peft_config, optimizers, longest_prompt)
         self.engine = self._make_engine(encoder, longest_prompt)
         self.sampler = RolloutSampler(self.env, self.engine, encoder)
         self.guard = StepGuard(self.accelerator, args.learning_rate, bool(args.bf16))
@@ -147,10 +153,17 @@ class GRPOTrainer:
         ]
         return limit
 
-    def _prepare_policy(self, model: PreTrainedModel, peft_config: Any, optimizers: tuple[Any, Any]) -> None:
+    def _prepare_policy(
+        self, model: PreTrainedModel, peft_config: Any, optimizers: tuple[Any, Any], longest_prompt: int
+    ) -> None:
         """Prepare the policy, the reference policy and the optimizer, distribute them, and set the objective."""
         args, accelerator, engine = self.args, self.accelerator, self.engine_config
         self.strategy = make_strategy(accelerator, args)
+        if args.gradient_checkpointing is None:
+            fits = self.strategy.sharding == "none" and activations_fit(
+                model, args, longest_prompt, accelerator.num_processes
+            )
+            self.args = args = args.model_copy(update={"gradient_checkpointing": not fits})
         check_engine(engine, self.strategy.sharding)
         set_seed(args.seed)  # seeds newly initialized adapters
         policy = prepare_policy(model, args, peft_config)

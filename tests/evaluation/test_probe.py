@@ -113,6 +113,27 @@ def test_the_columns_of_the_table_are_explained() -> None:
     assert [head for head in heads if head not in " ".join(lines[4:])] == []
 
 
+@pytest.mark.parametrize(
+    ("solved", "truncated", "answered", "reason"),
+    [
+        (0.0, 0.0, 0.0, "maze at level 1: no reply has a complete <answer>...</answer>: show the form in examples"),
+        (0.0, 0.1, 0.04, "maze at level 1: only 4% of the replies have a complete <answer>...</answer>"),
+        (0.0, 0.9, 0.1, "maze at level 1: 90% of the replies are cut off: raise --max-tokens"),
+        (0.0, 0.9, 0.5, None),
+        (0.5, 0.9, 0.1, None),
+    ],
+)
+def test_a_probe_reports_that_the_form_of_answers_is_the_obstacle(
+    solved: float, truncated: float, answered: float, reason: str | None
+) -> None:
+    """A model that never writes the answer in tags cannot start to learn, whatever the level."""
+    verdict: Any = "trainable" if solved else "too hard"
+    out = io.StringIO()
+    print_probed([Probed("maze", 1, 20, solved, 0.0, truncated, answered, 0.25, verdict, None)], Console(file=out))
+    last = " ".join(out.getvalue().split()).partition("than a constant answer would. ")[2]
+    assert last.startswith(reason) if reason else not last
+
+
 def test_only_existing_levels_are_probed() -> None:
     """Levels that do not work are left out, and each remaining entry is valid in an evaluation."""
     found = labels(["maze", "caesar_cipher"], [0, 2, 99])

@@ -24,6 +24,7 @@ from rg_env.training.from_config import run_config
 
 TINY = Path(__file__).parents[2] / "configs" / "train" / "tiny.yaml"
 PROMPT = "Answer as <answer>N</answer>."
+SHOTS = [{"role": "user", "content": "1 + 1 ="}, {"role": "assistant", "content": "<answer>2</answer>"}]
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
            "training.top_k=3", "training.min_p=0.01", "training.repetition_penalty=1.05",
            "training.stop=['8</answer>']",
            "grading=partial", "splits.num_train_examples=64", "splits.num_eval_examples=12", "splits.eval_seed=5",
-           f"prompt={{system_prompt: {json.dumps(PROMPT)}, placement: user}}",
+           f"prompt={{system_prompt: {json.dumps(PROMPT)}, placement: user, few_shot: {json.dumps(SHOTS)}}}",
            "rewards={correctness: 0.5, format: 0.2}",
            "tasks={leg_counting: {config: {min_animals: 1, max_animals: 2}}, chain_sum: {config: {max_terms: 2}}}",
            "evaluation={rollouts_per_example: 3, temperature: 0.8, num_held_out_examples: 5, tasks: "
@@ -77,6 +78,7 @@ def test_unset_options_are_those_of_the_run(run: Path, tmp_path: Path, capsys: p
     assert (task.sampling.temperature, task.sampling.rollouts_per_example, task.questions.n) == (0.8, 1, 5)
     assert (task.sampling.top_k, task.sampling.min_p, task.sampling.repetition_penalty) == (3, 0.01, 1.05)
     assert task.sampling.stop == ("8</answer>",)
+    assert draw(as_trained(_config(tmp_path, {"ours": str(run)}))[0], "leg_counting").prompt(0)[1] == SHOTS[1]
     assert task.spec
     assert task.spec["config"].items() >= {"min_animals": 1, "max_animals": 2}.items()
     assert [model.source for model in task.models.values()] == ["tiny", str(run / "checkpoint-1")]

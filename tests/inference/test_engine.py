@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from model_families import FAMILIES, random_model, supports_sdpa
 
 from rg_env.errors import EngineError, InputError
-from rg_env.inference.embedded.engine import EmbeddedEngine, Sampler
+from rg_env.inference.embedded.engine import EmbeddedEngine, Sampler, sequences_that_fit
 from rg_env.inference.embedded.kv_cache import GrowingLayer
 from rg_env.inference.protocol import Completion, PromptEncoder, Sampling
 
@@ -225,6 +226,19 @@ def test_an_error_in_the_model_is_an_engine_error(engine: EmbeddedEngine, prompt
 
     with forward_passes(engine.model, fail), pytest.raises(EngineError, match="failed: RuntimeError: no memory"):
         engine.generate(prompts, GREEDY)
+
+
+def test_a_batch_is_small_enough_for_the_memory(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys and values of long completions would otherwise need far more memory than the weights."""
+    sizes = []
+    for free in (2**20, 2**30, 2**40):
+        monkeypatch.setattr("psutil.virtual_memory", lambda free=free: SimpleNamespace(available=free))
+        sizes.append(sequences_that_fit(model, 1000, 512))
+    small, medium, large = sizes
+    assert (small, large) == (16, 512)
+    config = model.config
+    per_token = 2 * 4 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
+    assert medium * 1000 * per_token <= 2**28 < 2 * medium * 1000 * per_token
 
 
 def test_cancel_stops_within_a_token(model: Any, tokenizer: Any, prompts: list[list[int]]) -> None:

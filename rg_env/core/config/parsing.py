@@ -14,7 +14,16 @@ from dataclasses import dataclass
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from rg_env.core.config.files import Document, Keys, without_key
 from rg_env.core.config.files import read_config as read_config
@@ -352,9 +361,20 @@ class PromptConfig(Section):
     preamble: str = ""
     """Additional text at the start of the system message, before `system_prompt` if `placement` is "system". Default:
     no additional text."""
+    few_shot: list[dict[str, str]] = Field(default_factory=list)
+    """Chat messages before the question, such as `[{role: user, content: "2 + 3 ="}, {role: assistant, content:
+    "<answer>5</answer>"}]`. Default: no examples."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Variables of the model's chat template, such as `{enable_thinking: false}` for Qwen3. Default: the template's own
     defaults."""
+
+    @field_validator("few_shot")
+    @classmethod
+    def _are_messages(cls, value: list[dict[str, str]]) -> list[dict[str, str]]:
+        for message in value:
+            if message.keys() != {"role", "content"} or message["role"] not in ("user", "assistant"):
+                raise ValueError("must be a list of messages with a role (user or assistant) and content")
+        return value
 
     @property
     def arguments(self) -> dict[str, Any]:

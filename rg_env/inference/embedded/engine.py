@@ -20,6 +20,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import psutil
 import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, StopStringCriteria
@@ -36,6 +37,19 @@ _CHECK_EVERY = 16  # tokens between checks on an accelerator, because each check
 _TRIAL_TOKENS = (3, 8)  # lengths of the prompts on which the constructor tries the model
 _TRIAL_TOLERANCE = 0.3  # in nats; more than the rounding error of bfloat16
 _SHRINK_AT = 0.8  # the batch is compacted when less than this fraction of its rows are still running
+
+
+def sequences_that_fit(model: PreTrainedModel, tokens: int, most: int) -> int:
+    """Return the number of completions of `tokens` tokens whose keys and values fit in a quarter of the free memory
+    of a CPU: a power of two of at most `most`, and at least 16."""
+    config = model.config.get_text_config(decoder=True)
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    each = 2 * config.num_hidden_layers * heads * head * model.dtype.itemsize * tokens
+    room = psutil.virtual_memory().available // 4
+    return max(
+        (size for size in (2**power for power in range(4, 20)) if size <= most and size * each <= room), default=16
+    )
 
 
 class EmbeddedEngine(Engine):

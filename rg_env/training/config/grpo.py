@@ -149,8 +149,9 @@ class GRPOSettings(Section):
     bf16: bool | None = None
     """Whether to compute in bfloat16 with float32 weights (autocast). Default: only on a GPU. On a CPU with
     bfloat16 instructions, bfloat16 can be faster for large models."""
-    gradient_checkpointing: bool = True
-    """Whether to recompute activations in the backward pass, which saves memory but takes more time."""
+    gradient_checkpointing: bool | None = None
+    """Whether to recompute activations in the backward pass, which saves memory but takes more time. Default: on a GPU,
+    and on a CPU only if the activations of a micro-batch would need more than half of the free memory."""
     use_liger_kernel: bool = False
     """Whether to use Liger kernels, which need a GPU and the liger-kernel package."""
     use_cpu: bool | None = None
