@@ -233,7 +233,7 @@ def test_weight_formats_that_cannot_be_loaded_are_refused_at_the_start(make_args
 
 @pytest.mark.parametrize(
     ("stage", "given", "expected"),
-    [(1, {}, "fp32"), (2, {}, "fp32"), (3, {}, "fp32"), (3, {"data_types": {"grad_accum_dtype": "bf16"}}, "bf16")],
+    [(2, {}, "fp32"), (3, {}, "fp32"), (3, {"data_types": {"grad_accum_dtype": "bf16"}}, "bf16")],
 )
 def test_zero_adds_up_micro_batches_in_float32(
     make_args: Any, stage: int, given: dict[str, Any], expected: str
