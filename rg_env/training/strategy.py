@@ -169,8 +169,8 @@ class Zero(DataParallel):
             "gradient_clipping": float(args.max_grad_norm),
             "zero_allow_untested_optimizer": True,
         }
-        # As with the other strategies, a step's micro-batches add up in float32. At stage 1, DeepSpeed would use another
-        # optimizer class for bf16, with which no run has been tested.
+        # As with the other strategies, a step's micro-batches add up in float32. At stage 1, DeepSpeed would then use
+        # another optimizer class for bf16, with which no run has been tested.
         if plugin.zero_stage > 1:
             plugin.deepspeed_config.setdefault("data_types", {}).setdefault("grad_accum_dtype", "fp32")
 
