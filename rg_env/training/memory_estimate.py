@@ -158,6 +158,13 @@ def estimate(
     )
 
 
+def activations_fit(config: Any, tokens: int, free: int) -> bool:
+    """Whether the activations of a micro-batch with `tokens` tokens fit in half of the `free` bytes, in float32 and
+    without checkpointing, for a model with the transformers configuration `config`."""
+    config = config.get_text_config(decoder=True)
+    return bool(4 * KEPT_PER_LAYER * config.num_hidden_layers * config.hidden_size * tokens <= free / 2)
+
+
 def largest_that_fits(room: int, largest: int, need: Callable[[int], int]) -> int | None:
     """Return the largest micro-batch size below `largest` that divides it and keeps a step's memory use within `room`
     bytes, or None if no size does."""

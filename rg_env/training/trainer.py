@@ -21,6 +21,7 @@ these flags must have the same value on all processes.
 """
 
 import gc
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import psutil
 import torch
 from accelerate import Accelerator
 from accelerate.utils import GradientAccumulationPlugin, set_seed
@@ -41,22 +43,18 @@ from rg_env.errors import InputError
 from rg_env.inference.embedded.engine import EmbeddedEngine
 from rg_env.inference.models import processes
 from rg_env.inference.protocol import Engine, PromptEncoder, prompt_lengths
+from rg_env.training.algorithms.logprobs import can_share_prompts
 from rg_env.training.algorithms.loss import group_advantages
 from rg_env.training.algorithms.objective import Objective
 from rg_env.training.algorithms.optimizers import learning_rate, make_optimizer
-from rg_env.training.algorithms.policy import (
-    ReferencePolicy,
-    activations_fit,
-    check_liger,
-    prepare_policy,
-    unwrapped,
-)
+from rg_env.training.algorithms.policy import ReferencePolicy, check_liger, prepare_policy, unwrapped
 from rg_env.training.checkpointing.checkpoints import Checkpoints, check_savable, rows_hash
 from rg_env.training.collectives import on_main, same_everywhere
 from rg_env.training.config.grpo import GRPOConfig
 from rg_env.training.config.load import contradictions
 from rg_env.training.config.schema import EngineConfig
 from rg_env.training.curriculum import Curriculum
+from rg_env.training.memory_estimate import activations_fit
 from rg_env.training.monitors import StepGuard
 from rg_env.training.reporting.metrics import StepMetrics, step_costs
 from rg_env.training.rollouts import BatchOrder, GroupFilter, Rollouts, RolloutSampler, repeated
@@ -160,10 +158,9 @@ class GRPOTrainer:
         args, accelerator, engine = self.args, self.accelerator, self.engine_config
         self.strategy = make_strategy(accelerator, args)
         if args.gradient_checkpointing is None:
-            fits = self.strategy.sharding == "none" and activations_fit(
-                model, args, longest_prompt, accelerator.num_processes
+            self.args = args = args.model_copy(
+                update={"gradient_checkpointing": not self._activations_fit(model, longest_prompt)}
             )
-            self.args = args = args.model_copy(update={"gradient_checkpointing": not fits})
         check_engine(engine, self.strategy.sharding)
         set_seed(args.seed)  # seeds newly initialized adapters
         policy = prepare_policy(model, args, peft_config)
@@ -182,6 +179,17 @@ class GRPOTrainer:
             reference=self.reference,
             sampler_cap=engine.importance_sampling_cap if engine.importance_sampling_correction else None,
         )
+
+    def _activations_fit(self, model: PreTrainedModel, longest_prompt: int) -> bool:
+        """Whether the activations of a micro-batch fit in this process's share of a CPU's free memory. On a GPU and with
+        sharded weights, the result is False."""
+        args, processes = self.args, self.accelerator.num_processes
+        if not args.use_cpu or self.strategy.sharding != "none":
+            return False
+        rows = args.micro_batch(processes)
+        prompts = math.ceil(rows / args.num_generations) if processes == 1 and can_share_prompts(model) else rows
+        tokens = prompts * longest_prompt + rows * args.max_tokens
+        return activations_fit(model.config, tokens, psutil.virtual_memory().available // processes)
 
     def _reset(self) -> None:
         """Reset the trainer's state for the start of a run."""

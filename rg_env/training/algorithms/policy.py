@@ -7,14 +7,12 @@ course "RL for Real"). The previous policy requires a second copy during an upda
 """
 
 import importlib
-import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from safetensors.torch import load_file, save_file
 from torch.distributed.tensor import DTensor
@@ -22,9 +20,7 @@ from transformers.utils import is_liger_kernel_available
 
 from rg_env.core.text import reason_of
 from rg_env.errors import InputError, MissingExtraError, install_command
-from rg_env.training.algorithms.logprobs import can_share_prompts
 from rg_env.training.config.grpo import GRPOConfig
-from rg_env.training.memory_estimate import KEPT_PER_LAYER
 
 LIGER = "liger_kernel.transformers.monkey_patch"
 """The liger-kernel module that transformers imports."""
@@ -50,18 +46,6 @@ def check_liger(args: GRPOConfig, device: torch.device) -> None:
         importlib.import_module(LIGER)
     except ImportError as error:
         raise InputError(f"use_liger_kernel=True, but liger-kernel cannot be imported: {reason_of(error)}") from error
-
-
-def activations_fit(model: Any, args: GRPOConfig, longest_prompt: int, processes: int) -> bool:
-    """Whether the activations of a micro-batch on a CPU fit in half of a process's share of the free memory. On a GPU,
-    the result is False."""
-    if not args.use_cpu:
-        return False
-    config, rows = model.config.get_text_config(decoder=True), args.micro_batch(processes)
-    prompts = math.ceil(rows / args.num_generations) if processes == 1 and can_share_prompts(model) else rows
-    tokens = prompts * longest_prompt + rows * args.max_tokens
-    needed = 4 * KEPT_PER_LAYER * config.num_hidden_layers * config.hidden_size * tokens  # in float32
-    return bool(needed <= psutil.virtual_memory().available / 2 / processes)
 
 
 def prepare_policy(model: Any, args: GRPOConfig, peft_config: Any) -> Any:
