@@ -181,8 +181,8 @@ class GRPOTrainer:
         )
 
     def _activations_fit(self, model: PreTrainedModel, longest_prompt: int) -> bool:
-        """Whether the activations of a micro-batch fit in this process's share of a CPU's free memory. On a GPU and with
-        sharded weights, the result is False."""
+        """Whether the activations of a micro-batch fit in this process's share of a CPU's free memory. On a GPU and
+        with sharded weights, the result is False."""
         args, processes = self.args, self.accelerator.num_processes
         if not args.use_cpu or self.strategy.sharding != "none":
             return False
