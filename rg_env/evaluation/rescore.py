@@ -106,7 +106,7 @@ class _Question:
     info: dict[str, Any]
     left_out: str
     problem: str = ""
-    """Why replies cannot be graded, if the question has no complete entry."""
+    """Why replies cannot be graded, if the question has no complete entry and its task's grader needs one."""
     replies: Counter[str] = field(default_factory=Counter)
     """Number of replies so far, by model."""
 
@@ -250,11 +250,10 @@ def _record(
 ) -> dict[str, Any]:
     question = _question(given, questions, lookup, grading)
     rollout = Rollout("", given.text, str(question.entry["answer"] or ""), question.info)
+    if question.problem:
+        rollout.with_score(Score(0.0, rollout.extraction.answer, "ungradable", given.task, question.problem))
     score = rollout.score
     correct = score.status == "correct"
-    detail = score.detail or question.left_out
-    if score.status == "ungradable" and question.problem:
-        detail = question.problem
     k = question.replies[given.model]
     question.replies[given.model] += 1
     return {
@@ -277,7 +276,7 @@ def _record(
         "reward": score.value,
         "rewards": {"correctness": score.value},
         "status": score.status,
-        "detail": detail,
+        "detail": score.detail or question.left_out,
         "error": None,
     }
 
@@ -298,15 +297,25 @@ def _question(
                 excluded = left_out(given.task, entry)
             except (KeyError, TypeError, ValueError):
                 problem = "the entry lacks metadata"
+        info = _info(given.task, json.dumps(options), entry, grading)
+        if problem and _is_enough(info, str(entry.get("answer") or "")):
+            problem = ""
         known = questions[key] = _Question(
             len(questions),
             question_hash(str(entry.get("question"))),
             {"question": entry.get("question"), "answer": entry.get("answer")},
-            _info(given.task, json.dumps(options), entry, grading),
+            info,
             excluded,
             problem,
         )
     return known
+
+
+def _is_enough(info: Mapping[str, Any], gold: str) -> bool:
+    """Whether an entry without metadata is enough to grade right and wrong answers alike."""
+    probes = [gold, gold[::-1], f"{gold} {gold}", f"{gold}1", "0", "-17.5", "x", "[1, 2]", "1 2\n3 4"]
+    statuses = [Rollout("", f"<answer>{probe}</answer>", gold, info).score.status for probe in probes]
+    return statuses[0] == "correct" and "ungradable" not in statuses
 
 
 def _results(tallies: _Tallies, path: Path, grading: Grading, notes: list[str]) -> Results:

@@ -4,6 +4,7 @@ import pytest
 
 from rg_env.core.data import library_entries
 from rg_env.core.data.library_entries import entries_for
+from rg_env.core.processes import JsonProcess
 from rg_env.errors import InputError
 
 
@@ -27,6 +28,14 @@ def test_entries_are_drawn_until_the_questions_are_found_and_cached(
 def test_entries_after_the_time_limit_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library_entries, "_TOTAL_S", 0.0)
     assert library_entries._drawn({"library": "gcd", "config": {}, "seed": 1, "size": 4}, {""}) == [None] * 4
+
+
+def test_a_dead_process_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        library_entries, "JsonProcess", lambda main, environment: JsonProcess("no_module:f", environment)
+    )
+    with pytest.raises(InputError, match="the process that generates the entries ended"):
+        entries_for("gcd", {"seed": 47}, ["?"])
 
 
 def test_rejected_options_are_reported() -> None:

@@ -9,6 +9,7 @@ with the usual limits. They are cached on disk with the rows (`core.data.row_cac
 
 import contextlib
 import json
+import signal
 import time
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -33,7 +34,7 @@ def entries_for(task: str, config: Mapping[str, Any], questions: Collection[str]
     the library's `seed`, and optionally its `size`. The result may also contain entries for other questions, and lacks
     those for questions that the installed release does not generate.
 
-    Raises `InputError` if the library rejects the options.
+    Raises `InputError` if the library rejects the options, or the process that draws the entries dies.
     """
     options = {name: value for name, value in config.items() if name not in SET_BY_ROWS}
     what = {"library": task, "config": options, "seed": config["seed"], "size": config.get("size") or SIZE}
@@ -68,7 +69,9 @@ def _drawn(what: Mapping[str, Any], wanted: Collection[str]) -> list[Any]:
                 raise InputError(reply["error"])
             entries.append(reply)
             missing.discard(reply["question"].strip() if reply else "")
-    except (TimeoutError, ProcessEndedError):
+    except (TimeoutError, ProcessEndedError) as error:
+        if isinstance(error, ProcessEndedError) and error.code != -signal.SIGXCPU:
+            raise InputError(f"the process that generates the entries ended: {error}") from None
         entries += [None] * (what["size"] - len(entries))
     finally:
         process.kill()
