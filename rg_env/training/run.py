@@ -327,7 +327,10 @@ def _owned_folder(trainer: GRPOTrainer, resume: str | Path | None) -> Iterator[N
     """Create and lock the output folder. Raise `OutputFolderError` if it contains a run that `resume` does not
     continue."""
     path = trainer.output_dir
-    continues = resume is not None and (str(resume) == AUTO or Path(resume).resolve().parent == path.resolve())
+    # The checkpoint may be a link, and `_checkpoint` reports a path that is not a checkpoint.
+    given = Path(resume or "")
+    own = path.resolve() in (given.resolve(), given.parent.resolve())
+    continues = resume is not None and (str(resume) == AUTO or own)
 
     def enter() -> None:
         stack.enter_context(removed_on_error(path))
