@@ -67,14 +67,39 @@ def clauses(names: Sequence[str]) -> Iterator[tuple[frozenset[str], Models]]:
             yield text, frozenset(row for row in rows if any(row[i] == value for i, value in literals))
 
 
-def is_conclusion(formula: Models, premises: Sequence[Models], names: Sequence[str]) -> bool:
+def multiplied_out(formula: Formula, positive: bool = True) -> set[frozenset[tuple[str, bool]]]:
+    """Return the clauses that result from distribution and De Morgan's laws, for the formula or its negation. A literal
+    is a variable and the value that makes it true."""
+    kind, *parts = formula
+    if kind == "var":
+        return {frozenset({(parts[0], positive)})}
+    if kind == "not":
+        return multiplied_out(parts[0], not positive)
+    a, b = parts
+    if kind == "implies":
+        return multiplied_out(("or", ("not", a), b), positive)
+    if kind == "iff":
+        both, one = ("and", ("or", ("not", a), b), ("or", ("not", b), a)), ("and", ("or", a, b), ("not", ("and", a, b)))
+        return multiplied_out(both if positive else one)
+    left, right = multiplied_out(a, positive), multiplied_out(b, positive)
+    return left | right if (kind == "and") == positive else {one | other for one in left for other in right}
+
+
+def is_conclusion(formula: Formula, premises: Sequence[Models], names: Sequence[str]) -> bool:
     """Return whether the formula is a conclusion.
 
     This implements the documented rule literally: the premises imply the formula, the formula is neither always true
-    nor always false, and none of its shortest clauses is implied by a single premise.
+    nor always false, and either none of its shortest clauses is implied by a single premise, or one of the clauses into
+    which it is multiplied out is not.
     """
-    if len(formula) in (0, 2 ** len(names)) or not frozenset.intersection(*premises) <= formula:
+    true = models(formula, names)
+    if len(true) in (0, 2 ** len(names)) or not frozenset.intersection(*premises) <= true:
         return False
-    implied = [(literals, clause) for literals, clause in clauses(names) if formula <= clause]
+    rows = list(itertools.product([False, True], repeat=len(names)))
+    for literals in multiplied_out(formula):
+        clause = frozenset(row for row in rows if any(row[names.index(name)] == value for name, value in literals))
+        if not any(premise <= clause for premise in premises):
+            return True
+    implied = [(literals, clause) for literals, clause in clauses(names) if true <= clause]
     shortest = [clause for literals, clause in implied if not any(other < literals for other, _ in implied)]
     return not any(premise <= clause for premise in premises for clause in shortest)
