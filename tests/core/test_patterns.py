@@ -32,6 +32,7 @@ IGNORED_S, ENDLESS_S = 2e-3, 0.05
 BUILT = {
     ("rg_env.core.grading.graders.expressions", ""): r"exp|x|e|\d+(?:\.\d*)?|\.\d+|\*\*|\S",
     ("rg_env.core.grading.graders.algebra", ""): r"x(?:_?\{?\d\}?)?",
+    ("rg_env.core.grading.graders.written_out", ""): r"(?<![\w+*/^(-])(?<![+*/^(-] )1\s*\+\s*2(?!\w|\s*[-+*/^)])",
     ("rg_env.core.config.files", ""): r"system_prompt['\"]?:\s*#",
     ("rg_env.core.data.problem_keys", ""): r"^(.*)= *\?$",  # in `parts`; `uses` finds the patterns passed to it
     ("rg_env.core.data.problem_keys", "pattern"): r"orange\ juice|orange|red",

@@ -22,7 +22,7 @@ WHAT = {"tasks": [["maze", 2, {}]], "split": "train", "seed": 0}
 
 
 def _row(question: str) -> DrawnRow:
-    return {"question": question, "answer": "1", "info": {"rg_task": "maze"}}
+    return {"question": question, "answer": "1", "info": {"rg_task": "maze", "config": "{}"}}
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,6 @@ This module also defines the sections and field types that training and evaluati
 
 import contextlib
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import UnionType
@@ -184,8 +183,10 @@ def problems_in(schema: type[BaseModel], error: ValidationError, *, term: str = 
 def _remedy(kind: str, path: Keys, value: Any) -> str:
     """Return how to write the number that was meant, or "" if that is not known."""
     if kind in ("int_type", "float_type"):
-        if isinstance(value, str) and re.fullmatch(r"\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*", value, re.IGNORECASE):
-            return ": remove the quotes"
+        if isinstance(value, str):
+            with contextlib.suppress(ValueError):
+                float(value)
+                return ": remove the quotes"
         if isinstance(value, list) and value and all(isinstance(each, int | float) for each in value):
             return f"; to train with each value, use --sweep {'.'.join(path)}={','.join(map(str, value))}"
     return ""

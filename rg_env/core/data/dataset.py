@@ -89,7 +89,7 @@ class SplitRequest:
         lines = []
         for task, count in zip(self.mixture.tasks, self.counts, strict=True):
             key = task.name, task.config_json
-            if count and (few := len(distinct[key])) < count:
+            if count and 0 < (few := len(distinct.get(key, ()))) < count:
                 what = {"train": "training", "eval": "evaluation"}[self.split]
                 then = f"each is used {found[key] / few:.1f} times on average" if found[key] > few else "all are used"
                 lines.append(f"task {task.name!r} has {few:,} distinct {what} questions, not {count:,}: {then}")

@@ -71,9 +71,8 @@ def complex_arithmetic(question: str) -> str:
 
 
 def power_function(question: str) -> str:
-    base, exponent = re.findall(r"Compute (-?[\d.]+)\^(-?\d+)", question)[0]
+    base, exponent = re.findall(r"Compute \(?(-?[\d.]+)\)?\^(-?\d+)", question)[0]
     found = abs(Decimal(base)) ** int(exponent)
-    # By the usual precedence, the minus sign applies after the power, but the question means the negative number.
     return f"{found if int(exponent) % 2 == 0 or base[0] != '-' else -found:.2e}"
 
 

@@ -32,7 +32,7 @@ _PLACES, _MOST_PLACES = 4, 10
 significant digits, so it is correct to at least ten decimal places."""
 _MAX_FORMS = 20
 _DAY = timedelta(days=1)
-_COPIED_D = re.compile(r"^\s*D\s*[=:]?\s*(\d+)|(?<=\d)(\s+)D\s+(?=days?\b)")
+_COPIED_D = re.compile(r"^\s*D\s*(?:[=:]\s*)?(\d+)|(?<=\d)(\s+)D\s+(?=days?\b)")
 _CLOCK = re.compile(
     r"(?P<sign>-?)(?:(?P<days>\d{1,7}) ?(?:days?|d)(?:$|,? (?:and )?))?"
     r"(?:(?P<hours>\d{1,7}):(?P<minutes>[0-5]?\d)(?::(?P<seconds>[0-5]?\d(?:\.\d{1,6})?))?)?"

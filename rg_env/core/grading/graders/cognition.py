@@ -150,7 +150,7 @@ _MORE_SIGNS = 100
 limit cannot be right and would be slow to parse."""
 
 
-_NAMED_RETURN = re.compile(r"^[\s*-]*`return` *\(.*\n(?:.*\n)*?.*\bpredict the output\b", re.MULTILINE)
+_NAMED_RETURN = re.compile(r"^[ \t*-]*`return` *\(", re.MULTILINE)
 """Matches the description of an output named `return`, in a question that asks for the output."""
 
 
@@ -169,8 +169,9 @@ def codeio(answer: str, entry: Entry, config: Config) -> float:
             value = forms.literal(answer)
             if _same(value, gold[0]):
                 return 1.0
-            named = isinstance(value, dict) and value.keys() == {"return"} and _NAMED_RETURN.search(entry["question"])
-            return bool(named and _same(value["return"], gold[0]))
+            if not (isinstance(value, dict) and value.keys() == {"return"} and _same(value["return"], gold[0])):
+                return 0.0
+            return _NAMED_RETURN.search(entry["question"].rpartition("predict the output")[0]) is not None
         except forms.Unreadable:
             pass
     return forms.plain_digits(answer.strip()) == gold[0]
