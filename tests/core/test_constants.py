@@ -43,8 +43,8 @@ def test_no_gold_answer_has_more_than_its_share(task: str) -> None:
 
 
 def test_copying_the_premises_is_rarely_right() -> None:
-    """Premises joined by "and", even if weakened by an "or", are rarely a right answer. With `R`, they are right only where
-    `R` alone is, which is limited to one row in six."""
+    """Premises joined by "and", even if weakened by an "or", are rarely a right answer. With `R`, they are right only
+    where `R` alone is, which is limited to one row in six."""
     entries = _entries(_rows("propositional_logic")[0])
     copies = {"": 0.1, " ∨ P": 0.25, " ∨ ¬Q": 0.25, " ∧ R": 1 / 6, " ∨ (P ∧ Q)": 0.1, " ∨ ¬(P ∧ Q)": 0.25}
     for copy, most in copies.items():
