@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 import rg_env
 from rg_env.cli.main import run as rg_env_command
@@ -108,8 +110,6 @@ def test_every_format_is_read_as_it_is(tmp_path: Path) -> None:
 
 
 def test_parquet_files_are_read_in_batches(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
     rows = [{"task": "gcd", "entry": json.dumps(GCD), "completion": text} for text in [RIGHT, WRONG] * 300]
     parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
     results, records = _scored(tmp_path / "a.parquet")

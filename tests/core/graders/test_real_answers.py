@@ -1,7 +1,7 @@
 """Our graders on 63,000 distinct answers of real models, with the scores that were published for them.
 
-The answers are not part of the project. `RG_ENV_REAL_ANSWERS` names their file: JSON Lines compressed with xz, one
-question a line, with `task`, `config`, `entry`, `built` and `answers` (lists that begin with answer, number of replies
+The answers are not part of the project. `RG_ENV_REAL_ANSWERS` names their file (see `real_answers.FILE`): JSON Lines
+compressed with xz, one question a line, with `task`, `config`, `entry`, `built` and `answers` (lists that begin with answer, number of replies
 and published scores).
 """
 
@@ -11,7 +11,7 @@ from real_answers import FILE, KINDS, verdicts
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not FILE.is_file(), reason="RG_ENV_REAL_ANSWERS does not name the file of answers"),
+    pytest.mark.skipif(not FILE.is_file(), reason="the file of answers is not on this machine"),
 ]
 
 
