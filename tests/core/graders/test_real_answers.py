@@ -1,8 +1,8 @@
 """Our graders on 63,000 distinct answers of real models, with the scores that were published for them.
 
 The answers are not part of the project. `RG_ENV_REAL_ANSWERS` names their file (see `real_answers.FILE`): JSON Lines
-compressed with xz, one question a line, with `task`, `config`, `entry`, `built` and `answers` (lists that begin with answer, number of replies
-and published scores).
+compressed with xz, one question a line, with `task`, `config`, `entry`, `built` and `answers` (lists that begin with
+answer, number of replies and published scores).
 """
 
 import pytest
