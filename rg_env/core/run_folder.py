@@ -373,8 +373,8 @@ def free_folder(
     resume: str = "--resume auto",
     create: bool = False,
 ) -> Path:
-    """Return an output folder, checked but not yet created. The default is a new folder in `outputs/`, named after
-    `name` and the time.
+    """Return an output folder, checked but, unless `create` is set, not yet created. The default is a new folder in
+    `outputs/`, named after `name` and the time.
 
     Args:
         create: whether to create the default folder, so that no other process chooses it. It is removed when this

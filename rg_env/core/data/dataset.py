@@ -14,7 +14,6 @@ of cores (`core.data.generation`). A repeated build reads the rows from disk (`c
 """
 
 import random
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -82,16 +81,15 @@ class SplitRequest:
 
     def shortage(self, rows: Sequence[DrawnRow]) -> list[str]:
         """Describe the tasks with fewer distinct questions than requested, one line each."""
-        found = Counter((row["info"]["rg_task"], row["info"]["config"]) for row in rows)
-        distinct: dict[tuple[str, str], set[str]] = {}
+        what = {"train": "training", "eval": "evaluation"}[self.split]
+        questions: dict[tuple[str, str], list[str]] = {}
         for row in rows:
-            distinct.setdefault((row["info"]["rg_task"], row["info"]["config"]), set()).add(row["question"])
+            questions.setdefault((row["info"]["rg_task"], row["info"]["config"]), []).append(row["question"])
         lines = []
         for task, count in zip(self.mixture.tasks, self.counts, strict=True):
-            key = task.name, task.config_json
-            if count and 0 < (few := len(distinct.get(key, ()))) < count:
-                what = {"train": "training", "eval": "evaluation"}[self.split]
-                then = f"each is used {found[key] / few:.1f} times on average" if found[key] > few else "all are used"
+            own = questions.get((task.name, task.config_json), [])
+            if 0 < (few := len(set(own))) < count:
+                then = f"each is used {len(own) / few:.1f} times on average" if len(own) > few else "all are used"
                 lines.append(f"task {task.name!r} has {few:,} distinct {what} questions, not {count:,}: {then}")
         return lines
 
