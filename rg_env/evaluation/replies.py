@@ -87,6 +87,10 @@ def read_replies(path: Path, task: str | None = None) -> Iterator[GivenReply]:
             raise InputError(f"{file} cannot be read: {error.strerror or error}") from error
         except (UnicodeDecodeError, csv.Error, zipfile.BadZipFile) as error:
             raise InputError(f"{file} cannot be read: {reason_of(error)}") from error
+        except (KeyError, AttributeError, TypeError) as error:  # a value is missing or of another type
+            raise InputError(
+                f"{file} has not the structure of any known format: use rows with the columns task, question and reply"
+            ) from error
 
 
 def _of_file(file: Path, task: str | None) -> Iterator[GivenReply]:

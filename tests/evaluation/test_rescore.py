@@ -259,3 +259,22 @@ def test_given_replies_have_no_defaults_from_other_rows(tmp_path: Path) -> None:
     )
     assert isinstance(first, GivenReply)
     assert (first.task, first.model, second.task, second.answer) == ("gcd", "a", "lcm", "4")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("gcd.json", {"name": "gcd", "results": [{"completions": [{"full_model_response": "4"}]}]}),
+        ("gcd.json", {"name": "gcd", "results": [7]}),
+        ("all.json", {"categories": [3]}),
+        ("all.json", {"categories": [{"datasets": ["gcd"]}]}),
+        ("log.json", {"eval": {"task": "gcd"}, "samples": [3]}),
+        ("log.json", {"eval": 3, "samples": []}),
+        ("log.json", {"eval": {"task": "gcd"}, "samples": [{"input": "x", "output": {"choices": [1]}}]}),
+    ],
+)
+def test_files_with_another_structure_are_one_line_errors(tmp_path: Path, name: str, text: Any) -> None:
+    (tmp_path / name).write_text(json.dumps(text))
+    with pytest.raises(InputError, match=f"{name}.* has not the structure") as caught:
+        list(read_replies(tmp_path / name))
+    assert "\n" not in str(caught.value)
