@@ -24,7 +24,7 @@ from transformers import TrainerCallback
 
 from rg_env.core.files import check_no_link, make_folder
 from rg_env.core.text import reason_of
-from rg_env.errors import InputError
+from rg_env.errors import InputError, OutputFolderError
 from rg_env.training.collectives import on_main
 from rg_env.training.config.schema import LoggingConfig
 from rg_env.training.preflight import check_logins
@@ -117,9 +117,9 @@ class Trackers(TrainerCallback):
             if name == "wandb":
                 tracker.tracker.define_metric(STEP)
                 tracker.tracker.define_metric("*", step_metric=STEP, step_sync=True)
-        except InputError:
-            raise
         except Exception as error:
+            if isinstance(error, InputError) and not isinstance(error, OutputFolderError):
+                raise
             raise InputError(
                 f"cannot report to {name}: {reason_of(error)} (fix this, or remove {name} from report_to)"
             ) from error

@@ -30,6 +30,8 @@ IGNORED_S = 5e-3
 SAMPLE, SLOW_SAMPLE = 60, 6
 """The quick tier tests every 60th shape and the slow tier every 6th, starting from a different one for each task."""
 LIMIT_S, LIMIT_OF_LONG_S = 0.05, 0.1
+ATTEMPTS = 4
+"""Answers that appear to take too long are measured again, because the speed of a machine changes."""
 
 
 def cpu_s(answer: str, info: dict[str, str], enough: float, rounds: int = 5) -> float:
@@ -57,12 +59,15 @@ def assert_linear(task: str, shapes: Iterator[tuple[str, str, str]], longest: in
     for opener, run, closer in shapes:
         times = (longest - len(opener) - len(closer)) // len(run)
         text = opener + run * times + closer
-        long = cpu_s(text, info, IGNORED_S)
-        if long > IGNORED_S:
+        for _ in range(ATTEMPTS):
+            long = cpu_s(text, info, IGNORED_S)
+            if long < IGNORED_S:
+                break
             short = cpu_s(opener + run * (times // 4) + closer, info, 0.0)
-            shown = f"{opener!r} + {run!r} * {times} + {closer!r}: {long:.4f} s, a quarter of it {short:.4f} s"
-            assert long < max(IGNORED_S, GROWTH * short), shown
-            assert long < LIMIT_S, shown
+            if long < min(LIMIT_S, GROWTH * short):
+                break
+        else:
+            pytest.fail(f"{opener!r} + {run!r} * {times} + {closer!r}: {long:.4f} s, a quarter of it {short:.4f} s")
 
 
 @pytest.mark.parametrize("every", [SAMPLE, pytest.param(SLOW_SAMPLE, marks=pytest.mark.slow)])
