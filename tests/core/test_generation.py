@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -67,12 +68,42 @@ def test_little_work_takes_one_process(
 ) -> None:
     """A few quick rows do not start a process on every core, and a request for no rows starts none. If generation is
     slow, a line states how many rows are ready."""
+    monkeypatch.setattr("rg_env.core.data.generation._FIRST_PROGRESS_S", 0.0)
     monkeypatch.setattr("rg_env.core.data.generation._PROGRESS_S", 0.0)
     for n, processes in ((20, 1), (0, 0)):
         made = generation(requests("maze", n), 64)
         assert len(made.run()[0].get("train", [])) == n
         assert len(made.drawers) == processes
     assert "generating rows: 0 of 20\n" in capsys.readouterr().err
+
+
+def test_slow_draws_take_more_processes(
+    generation: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The number of processes follows from the time that the first draws took, and the time left is shown. The rows do
+    not depend on it."""
+    one = generation(requests("maze", 60), 1)
+    expected = one.run()
+    monkeypatch.setattr("rg_env.core.data.generation._MORE_PROCESSES_S", 0.0)
+    monkeypatch.setattr("rg_env.core.data.generation._PROGRESS_S", 0.0)
+    monkeypatch.setattr("rg_env.core.data.generation._FIRST_PROGRESS_S", 0.0)
+    monkeypatch.setattr(Generation, "_seconds_left", lambda self: 90.0)
+    more = generation(requests("maze", 60), 2)
+    assert more.run() == expected
+    assert (len(one.drawers), len(more.drawers)) == (1, 2)
+    assert re.search(r"^generating rows: \d+ of 60, about 2 min left$", capsys.readouterr().err, re.MULTILINE)
+
+
+def test_the_time_left_follows_from_the_draws() -> None:
+    """A walk that has not been measured counts as an average one."""
+    both = Generation(requests(["maze", "gcd"], 75))
+    first = both._walks[0]
+    for index in first.plan():
+        first.add(index, None)
+    first.seconds = 4.0  # for 8 draws
+    draws = [walk.to_draw() for walk in both._walks]
+    assert both._seconds_left() == pytest.approx(0.5 * sum(draws))
+    assert draws[1] >= 100  # three of four draws are for training
 
 
 @pytest.mark.slow

@@ -86,7 +86,7 @@ def test_rows_of_every_experiment_at_full_size(name: str) -> None:
         asked = {label: round(sum(t.weight for t in own.tasks)) for label, own in config.evaluation_mixtures.items()}
         asked["training tasks"] = config.splits.num_eval_examples
     else:
-        evaluation = load_eval_config(path, ["models.base=tiny"])
+        evaluation = load_eval_config(path, ["models.base=any@http://127.0.0.1:1/v1"])  # "tiny" has options of its own
         evaluated = {task: draw(evaluation, task).env.eval_rows for task in evaluation.tasks}
         asked = {task: evaluation.count(task) for task in evaluation.tasks}
     for rows in evaluated.values():

@@ -33,8 +33,10 @@ _CHUNK = 8
 """Maximum number of draws in one job."""
 _ROWS_PER_PROCESS = 100
 """Number of requested rows for which another process is started. Starting a process takes about a second."""
-_PROGRESS_S = 20.0
-"""Seconds between two lines that show the progress of slow generation."""
+_FIRST_PROGRESS_S, _PROGRESS_S = 5.0, 20.0
+"""Seconds until the first line that shows the progress of slow generation, and between two such lines."""
+_MORE_PROCESSES_S = 4.0
+"""Estimated seconds left for which another process is started."""
 _SHARE = {"train": 1 - EVAL_SHARE, "eval": EVAL_SHARE}
 
 
@@ -73,6 +75,8 @@ class _Walk:
         self.planned = 0
         self.processes = 0
         """Number of processes that are currently drawing this walk's items."""
+        self.seconds = 0.0
+        """Time that the processes have spent on this walk's draws."""
         self._ended: set[Split] = set()
         """Splits that contain all distinct questions, but fewer than requested."""
         self._arrived: dict[int, tuple[Item | None, str]] = {}
@@ -117,6 +121,10 @@ class _Walk:
         return {
             split: n - found[split] for split, n in self.counts.items() if found[split] < n and split not in self._ended
         }
+
+    def to_draw(self) -> int:
+        """Estimate the number of further draws, including those that are handed out."""
+        return self.to_plan() + self.planned - self.selection.draws if self.missing() else 0
 
     def to_plan(self) -> int:
         """Estimate the number of further draws to hand out."""
@@ -252,23 +260,29 @@ class Generation:
             GenerationError: a draw takes too long, or a process cannot be started or dies.
         """
         total = self._rows_missing()
-        shown_s = time.monotonic()
+        show_s = time.monotonic() + _FIRST_PROGRESS_S
         pool = ThreadPoolExecutor(self._most)
         try:
             for _ in range(min(self._most, -(-total // _ROWS_PER_PROCESS))):
                 self.drawers.append(Drawer(self._imports, self._limits))
             idle: list[tuple[Drawer, _Walk | None]] = [(drawer, None) for drawer in self.drawers]
-            running: dict[Future[list[tuple[Item | None, str]]], tuple[Drawer, _Walk, range]] = {}
+            running: dict[Future[list[tuple[Item | None, str]]], tuple[Drawer, _Walk, range, float]] = {}
             while missing := self._rows_missing():
+                left_s = self._seconds_left()
+                if left_s > _MORE_PROCESSES_S and len(self.drawers) < self._most and self._next_walk(None):
+                    self.drawers.append(Drawer(self._imports, self._limits))
+                    idle.append((self.drawers[-1], None))
                 while idle and (walk := self._next_walk(idle[-1][1])):
                     drawer, draws = idle.pop()[0], walk.plan()
                     walk.processes += 1
-                    running[pool.submit(drawer.draw, walk.request, draws)] = drawer, walk, draws
-                if time.monotonic() - shown_s > _PROGRESS_S:
-                    print(f"generating rows: {total - missing:,} of {total:,}", file=sys.stderr, flush=True)
-                    shown_s = time.monotonic()
+                    running[pool.submit(drawer.draw, walk.request, draws)] = drawer, walk, draws, time.monotonic()
+                if time.monotonic() > show_s:
+                    left = f", about {max(1, round(left_s / 60))} min left" if left_s > 30 else ""
+                    print(f"generating rows: {total - missing:,} of {total:,}{left}", file=sys.stderr, flush=True)
+                    show_s = time.monotonic() + _PROGRESS_S
                 for future in wait(running, 0.1, FIRST_COMPLETED).done:
-                    drawer, walk, draws = running.pop(future)
+                    drawer, walk, draws, began = running.pop(future)
+                    walk.seconds += time.monotonic() - began
                     for index, (item, failure) in zip(draws, future.result(), strict=True):
                         walk.add(index, item, failure)
                     walk.processes -= 1
@@ -283,6 +297,16 @@ class Generation:
 
     def _rows_missing(self) -> int:
         return sum(sum(walk.missing().values()) for walk in self._walks)
+
+    def _seconds_left(self) -> float:
+        """Estimate the time until all rows are found. A walk that has not been measured is taken for an average one."""
+        drawn = sum(walk.selection.draws for walk in self._walks)
+        mean = sum(walk.seconds for walk in self._walks) / max(1, drawn)
+        left = (
+            walk.to_draw() * (walk.seconds / walk.selection.draws if walk.selection.draws else mean)
+            for walk in self._walks
+        )
+        return sum(left) / max(1, len(self.drawers))
 
     def _next_walk(self, last: _Walk | None) -> _Walk | None:
         """Return the walk for a process that last worked on the walk `last`, or None if all draws are handed out.

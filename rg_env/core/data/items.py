@@ -14,8 +14,8 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple, get_args
 
 from rg_env.core.child_main import ParentPipe
 from rg_env.core.data.problem_keys import problem_key
@@ -68,8 +68,8 @@ class ItemStream:
         self._repeated = False
         """Whether an item from a user's task has been drawn twice, to check that it is reproducible."""
 
-    def draw(self, index: int) -> Item | None:
-        """Return item `index`, or None if it is excluded.
+    def draw(self, index: int, splits: Collection[Split] = get_args(Split), by: SplitBy = "problem") -> Item | None:
+        """Return item `index`, or None if it is excluded or not in one of the `splits`.
 
         An item is excluded if `library_fixes.left_out` returns a reason, or if its gold answer is blank (in
         string_manipulation), because a blank answer is indistinguishable from a missing one.
@@ -93,13 +93,17 @@ class ItemStream:
                     f"config and Random(seed + index)"
                 )
             self._repeated = True
+        text = json.dumps(entry, default=library.to_plain)
+        problem = problem_key(self.task, json.loads(text))
+        # The checks below can take longer than the draw.
+        if split_of(problem if by == "problem" else question_hash(entry["question"])) not in splits:
+            return None
         if left_out(self.task, entry):
             return None
         gold = gold_answer(self.task, entry, self.config)
         if gold is not None and not gold.strip():
             return None
-        text = json.dumps(entry, default=library.to_plain)
-        return Item(entry["question"], gold, text, problem_key(self.task, json.loads(text)))
+        return Item(entry["question"], gold, text, problem)
 
     def _entry(self, seed: int, within: int) -> Any:
         # list_functions uses Python's global random generator, pool_matrix uses numpy's, and the snippets of codeio use
@@ -191,9 +195,8 @@ def limit_cpu(seconds: int) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (total if hard == resource.RLIM_INFINITY else min(total, hard), hard))
 
 
-def _reply(stream: ItemStream, index: int, splits: list[str], by: SplitBy) -> Any:
+def _reply(stream: ItemStream, index: int, splits: Collection[Split], by: SplitBy) -> Any:
     try:
-        item = stream.draw(index)
+        return stream.draw(index, splits, by)
     except DrawFailed as error:
         return {"failed": str(error)}
-    return item if item and item.split(by) in splits else None

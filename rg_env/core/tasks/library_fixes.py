@@ -41,6 +41,8 @@ from rg_env.core.grading.graders.gold import syllogism_follows
 from rg_env.core.grading.graders.logic import Premises
 from rg_env.core.grading.graders.move_games import is_shortest_lock
 from rg_env.core.tasks import library
+from rg_env.core.tasks.faster import speed_up
+from rg_env.core.tasks.task_table import shipped_table
 
 _UNREPEATABLE = re.compile(
     # clocks
@@ -67,12 +69,14 @@ _A_DAY = datetime.date(2024, 1, 1)
 
 
 def fix_library(task: str) -> None:
-    """Apply the fixes for `task`, which must already be imported. A second call has no effect."""
-    if task in _FIXES:
-        module = sys.modules[library.dataset_class(task)[0].__module__]
-        if not hasattr(module, _FIXED):
+    """Apply the fixes for `task`, which must already be imported, and its faster version (`core.tasks.faster`). A
+    second call has no effect."""
+    module = sys.modules[library.dataset_class(task)[0].__module__]
+    if task in shipped_table() and not hasattr(module, _FIXED):
+        if task in _FIXES:
             _FIXES[task](module)
-            setattr(module, _FIXED, True)
+        speed_up(task, module)
+        setattr(module, _FIXED, True)
 
 
 def _asks_about_a_stranger(entry: Mapping[str, Any]) -> bool:

@@ -273,15 +273,32 @@ def solve_rush_hour(entry: Mapping[str, Any]) -> str | None:
     or up to 0.5 s if many vehicles can move.
     """
     board = read_board(entry["metadata"]["board_config"])
-
-    def slides(state: _State) -> Iterator[tuple[str, _State]]:
-        taken = board.taken(state)
-        for vehicle, place in enumerate(state):
-            for at in board.reach(taken, vehicle, place):
-                yield f"{chr(ord('A') + vehicle)}{at - place:+d}", (*state[:vehicle], at, *state[vehicle + 1 :])
-
-    moves = _shortest(board.start, slides, lambda state: state[0] == len(board.masks[0]) - 1)
-    return None if moves is None else " ".join(moves)
+    # A state is the place of each vehicle, in three bits.
+    start = sum(place << 3 * vehicle for vehicle, place in enumerate(board.start))
+    exit_place = len(board.masks[0]) - 1
+    came_from: dict[int, tuple[int, int, int]] = {start: (start, 0, 0)}
+    queue = deque([(start, board.taken(board.start))])
+    vehicles = [(vehicle, 3 * vehicle, masks, len(masks)) for vehicle, masks in enumerate(board.masks)]
+    while queue and len(came_from) < _MAX_STATES:
+        state, taken = queue.popleft()
+        if state & 7 == exit_place:
+            moves = []
+            while state != start:
+                state, vehicle, steps = came_from[state]
+                moves.append(f"{chr(ord('A') + vehicle)}{steps:+d}")
+            return " ".join(reversed(moves))
+        for vehicle, shift, masks, places in vehicles:
+            place = state >> shift & 7
+            others = taken ^ masks[place]
+            for step in (1, -1):
+                at = place + step
+                while 0 <= at < places and not others & masks[at]:
+                    after = state + (at - place << shift)
+                    if after not in came_from:
+                        came_from[after] = state, vehicle, at - place
+                        queue.append((after, others | masks[at]))
+                    at += step
+    return None
 
 
 def boxnet(answer: str, entry: Entry, config: Config) -> float:
@@ -369,7 +386,7 @@ def _n_boxes(squares: _Squares) -> int:
 # Paths and presses
 
 _STEPS = {"right": (0, 1), "down": (1, 0), "left": (0, -1), "up": (-1, 0)}
-_OPERATIONS: dict[str, Callable[[int, int], int]] = {
+OPERATIONS: dict[str, Callable[[int, int], int]] = {
     "add": operator.add,
     "subtract": operator.sub,
     "multiply": operator.mul,
@@ -428,7 +445,7 @@ def _pressed(state: tuple[int, str], button: Mapping[str, Any]) -> tuple[int, st
     """Return the number and the light's color after a button is pressed."""
     value, color = state
     if button["active_state"] in ("any", color):
-        value = _OPERATIONS[button["type"]](value, button["value"])
+        value = OPERATIONS[button["type"]](value, button["value"])
     return value, {"red": "green", "green": "red"}[color]
 
 
@@ -436,11 +453,23 @@ def is_shortest_lock(entry: Entry) -> bool:
     """Whether the stored sequence is still a shortest solution if every button press toggles the light."""
     metadata = entry["metadata"]
     target = metadata["target_value"]
+    buttons = metadata["buttons"]
     edge = {(metadata["initial_value"], metadata["initial_state"])}
     seen = set(edge)
-    for _ in range(len(metadata["solution_path"]) - 1):
-        edge = {_pressed(state, button) for state in edge for button in metadata["buttons"]} - seen
+    for left in reversed(range(len(metadata["solution_path"]) - 1)):
+        edge = {_pressed(state, button) for state in edge for button in buttons} - seen
+        edge = {state for state in edge if in_reach(state[0], target, left, buttons)}
         if any(value == target for value, _ in edge):
             return False
         seen |= edge
     return True
+
+
+def in_reach(value: int, target: int, presses: int, buttons: Iterable[Mapping[str, Any]]) -> bool:
+    """Return False if the number cannot become the target, which is positive, by that many presses of buttons: above
+    the target, only subtraction helps, and a number that is not positive must become positive by addition."""
+    if 0 < value <= target:
+        return True
+    kind = "add" if value <= 0 else "subtract"
+    most = presses * max((button["value"] for button in buttons if button["type"] == kind), default=0)
+    return value + most > 0 if value <= 0 else value - most <= target
