@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import sympy  # type: ignore[import-untyped]
+import sympy
 
 from rg_env.core.tasks import library
 

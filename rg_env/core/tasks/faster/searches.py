@@ -62,7 +62,7 @@ def knight_swap(module: Any) -> None:
 
 
 def sokoban(module: Any) -> None:
-    generator = importlib.import_module("reasoning_gym.games.contrib.sokoban.src.generator")
+    generator: Any = importlib.import_module("reasoning_gym.games.contrib.sokoban.src.generator")
     moves = {"D": (1, 0), "U": (-1, 0), "L": (0, -1), "R": (0, 1)}
     # A pull walks the player in one of these directions. The order is the library's.
     pulls = [(1, 0), (-1, 0), (0, -1), (0, 1)]
@@ -87,7 +87,7 @@ def sokoban(module: Any) -> None:
         cells = ["+"] * (width * height)
         column, row = generator.random_valid(rng, width, height)
         cells[row * width + column] = "*"
-        goals = set()
+        goals: set[int] = set()
         while len(goals) < boxes:
             box_row, box_column = generator.random_valid(rng, height, width)
             if cells[at := box_row * width + box_column] == "+":
@@ -207,8 +207,8 @@ def quantum_lock(module: Any) -> None:
         buttons: list[dict[str, Any]] = []
         while len(buttons) < 3:
             kind, values = rng.choice(kinds)
-            button = {"name": "ABC"[len(buttons)], "type": kind, "value": rng.choice(values)}
-            button["active_state"] = rng.choices(list(colors), weights=colors.values(), k=1)[0]
+            button: dict[str, Any] = {"name": "ABC"[len(buttons)], "type": kind, "value": rng.choice(values)}
+            button["active_state"] = rng.choices(list(colors), weights=list(colors.values()), k=1)[0]
             if all({**button, "name": other["name"]} != other for other in buttons):
                 buttons.append(button)
         scale = 5 + difficulty**1.5
@@ -247,8 +247,8 @@ def quantum_lock(module: Any) -> None:
 def zebra_puzzles(module: Any) -> None:
     import pycosat
 
-    generate = importlib.import_module("reasoning_gym.logic.contrib.logic_puzzle.generate")
-    clues = importlib.import_module("reasoning_gym.logic.contrib.logic_puzzle.clues")
+    generate: Any = importlib.import_module("reasoning_gym.logic.contrib.logic_puzzle.generate")
+    clues: Any = importlib.import_module("reasoning_gym.logic.contrib.logic_puzzle.clues")
 
     def text(clue: Any) -> str:
         own = clue.__dict__
