@@ -3,9 +3,11 @@
 A training run prints its evaluations in the same tables, in which "before" and "after" appear as two models.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Literal
 
 from rich import box
 from rich.console import Console
@@ -75,14 +77,39 @@ def print_results(results: Results, console: Console | None = None) -> None:
 
 
 def print_table(console: Console, heads: list[str], rows: TableRows) -> None:
-    """Print a table without truncating cells. The console is widened if necessary."""
+    """Print a table without truncating cells or breaking words.
+
+    On a terminal that is too narrow, cells are wrapped at spaces, but not within an interval. If the terminal is too
+    narrow for this as well, each row is printed as a list. If the output is not a terminal, the console is widened.
+    """
+    shown = _rich_table(heads, rows)
+    width = console.measure(shown, options=console.options.update(max_width=10_000)).maximum
+    if width <= console.width or not console.is_terminal:
+        console.width = max(console.width, width)
+        console.print(shown)
+        return
+    rows = [[re.sub(r"(\[\S+,) (\S+\])", r"\1\2", cell) for cell in row] for row in rows]
+    longest = [
+        max(len(word) for cell in column for word in f"{cell} -".split()) for column in zip(heads, *rows, strict=True)
+    ]
+    if sum(longest) + 2 * len(longest) + 2 <= console.width:
+        console.print(_rich_table(heads, rows, longest))
+        return
+    for name, *cells in rows:
+        lines = [f"  {head}: {cell}" for head, cell in zip(heads[1:], cells, strict=True) if cell not in ("", _NOTHING)]
+        console.print("\n".join([f"{heads[0]}: {name}", *lines]), markup=False)
+    console.print()
+
+
+def _rich_table(heads: list[str], rows: TableRows, widths: Sequence[int | None] | None = None) -> RichTable:
+    """Return a table whose cells wrap at spaces if the `widths` of the columns' longest words are given."""
     shown = RichTable(box=box.SIMPLE)
-    for number, head in enumerate(heads):
-        shown.add_column(escape(head), justify="left" if number == 0 else "right", no_wrap=True)
+    for number, (head, width) in enumerate(zip(heads, widths or [None] * len(heads), strict=True)):
+        justify: Literal["left", "right"] = "left" if number == 0 else "right"
+        shown.add_column(escape(head), justify=justify, min_width=width, no_wrap=width is None)
     for row in rows:
         shown.add_row(*map(escape, row))
-    console.width = max(console.width, console.measure(shown, options=console.options.update(max_width=10_000)).maximum)
-    console.print(shown)
+    return shown
 
 
 def markdown(results: Results) -> str:

@@ -66,6 +66,7 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Resu
     """
     start = check_start(config, checkpoint=checkpoint, evaluates=True)
     print_once(f"loading {checkpoint or config.model.name} ...")
+    began = time.monotonic()
     from rg_env.evaluation.questions import own_rows
     from rg_env.inference.models import load_policy, with_adapters
     from rg_env.training.evaluation import evaluate_only
@@ -83,6 +84,7 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Resu
     folder = start.folder
     assert folder is not None  # there is only one process
     trainer = make_trainer(config, policy, env, folder)
+    print_once(f"loaded {name} in {time.monotonic() - began:.1f} s")
     result = evaluate_only(trainer, folder, evaluation, step=checkpoint_step(Path(checkpoint or "")) or 0)
     run = RunFolder(folder)
     run.write_config(config.resolved(), {"evaluated": checkpoint or name})

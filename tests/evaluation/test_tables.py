@@ -2,6 +2,7 @@
 
 import io
 
+import pytest
 from result_files import all_results, model_result, task_results
 from rich.console import Console
 
@@ -29,6 +30,30 @@ def test_reward_and_pass_at_k_are_means_over_tasks_and_left_out_questions_are_su
     results = all_results([task_results(first), task_results(second, "gcd")])
     for lines in _texts(results):
         assert {"reward 0.700 -0.050", "pass@2 0.600 0.200", "pass@4 0.750 0.150", "left out 4 0"} <= {*lines}
+
+
+@pytest.mark.parametrize(
+    ("width", "names", "head"),
+    [
+        (200, ["outputs/run1/checkpoint-25", "outputs/run2/checkpoint-25"], "task"),
+        (80, ["before", "after 25 steps"], "task"),  # the first column is wrapped
+        (64, ["before", "after 25 steps"], "task"),  # so are values and their intervals
+        (60, ["outputs/run1/checkpoint-25", "outputs/run2/checkpoint-25"], "task:"),
+    ],
+)
+def test_a_terminal_shows_whole_words_and_intervals(width: int, names: list[str], head: str) -> None:
+    """A table that is too wide is wrapped between words or, if even that is too wide, shown as lists."""
+    models = {name: model_result(0.25 * (number + 1)) for number, name in enumerate(names)}
+    long = "a task with a long name, adjusted for guessing"
+    results = all_results([task_results(models), task_results(models, long)])
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    print_results(results, console)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert max(map(len, lines)) <= width
+    assert head in {line.split()[0] for line in lines if line.strip()}
+    text = " ".join(word for line in lines for word in line.split())
+    assert {"0.250", "0.500", "guessing", *" ".join(names).split()} <= {*text.replace(":", "").split()}
+    assert not [line for line in lines if line.count("[") != line.count("]")]
 
 
 def test_the_number_of_questions_is_a_range_if_models_answered_different_numbers() -> None:

@@ -231,6 +231,27 @@ def test_the_summary_of_an_interrupted_run(tmp_path: Path) -> None:
     assert text.rstrip().endswith("config.yaml, metrics.jsonl, checkpoint-9, checkpoint-10")
 
 
+@pytest.mark.parametrize(("right", "noted"), [(0, True), (12, False)])
+def test_a_reward_that_rises_without_accuracy_is_reported_after_a_run(right: int, noted: bool, tmp_path: Path) -> None:
+    """The note names the reward. A rise in accuracy explains the rise in the reward."""
+
+    def measured(step: int, correct: int, work: float) -> Results:
+        known = {"part": "training", "task": "sums", "question": "q", "answer": "a", "completion": "c"}
+        problems = []
+        for number in range(12):
+            rewards = {"correctness": float(number < correct), "shows_steps": work}
+            total = rewards["correctness"] + 0.1 * work + number / 1000
+            of_one = {"correct": number < correct, "rewards": rewards, "reward": total, "truncated": False}
+            problems.append([known | of_one])
+        return run_evaluation(step, problems)
+
+    results = {"interrupted": False, "steps": 4, "seconds": 3.0, "model": "m", "engine": "embedded"}
+    out = io.StringIO()
+    print_summary(tmp_path, results, measured(0, 0, 0.16), measured(4, right, 0.91), Console(file=out, width=300))
+    note = "did not clearly rise; shows_steps rose from 0.16 to 0.91: lower rewards.shows_steps.weight, or set"
+    assert (note in out.getvalue()) is noted
+
+
 def test_the_headline_ends_with_the_labels() -> None:
     """Labels are shown in the given order and do not count toward overall results."""
     labels = ["words_6", "words_10", "maze_easy"]

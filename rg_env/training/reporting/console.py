@@ -16,6 +16,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -90,7 +91,7 @@ class RunConsole:
     def line(self, text: str) -> None:
         """Print a line."""
         self._shown = time.monotonic()
-        self._console.print(Text(text), soft_wrap=True)
+        self._console.print(Text(text), soft_wrap=not self._live)  # on a terminal, lines are wrapped at spaces
 
     def examples(self, step: int, records: Sequence[dict[str, Any]]) -> None:
         """Print the questions and answers in `records` (see `Rollouts.records`)."""
@@ -131,10 +132,10 @@ def _print_example(console: Console, **rollouts: dict[str, Any]) -> None:
         heads += [(f"  {status}", {True: "green", False: "red", None: ""}[correct])] if status else []
         heads.append(("  reward none" if rollout["reward"] is None else f"  reward {rollout['reward']:.2f}", ""))
         parts.append((name, rollout["completion"], COMPLETION_LENGTH))
-    console.print(Text.assemble(*heads), soft_wrap=True)
+    console.print(Text.assemble(*heads), soft_wrap=not console.is_terminal)
     for name, value, length in [*parts, ("gold answer", record["answer"], ANSWER_LENGTH)]:
         text = shorten(visible_line(str(value)), length) or "(nothing)"
-        console.print(Text.assemble((f"    {name + ':':<13}", "dim"), text), soft_wrap=True)
+        console.print(Text.assemble((f"    {name + ':':<13}", "dim"), text), soft_wrap=not console.is_terminal)
 
 
 def headline(evaluation: Results) -> str:
@@ -174,11 +175,38 @@ def print_summary(
     columns = {"before": before, f"after {counted(after.step or 0, 'step')}" if after else "": after}
     if made := {head: evaluation for head, evaluation in columns.items() if evaluation}:
         print_results(together(made), console)
+    if before and after and (note := unearned(before, after)):
+        console.print(note, markup=False)
     for old, new in examples_of(before, after) if before and after else []:
         _print_example(console, before=old, after=new)
     files = sorted(folder.iterdir(), key=lambda file: (checkpoint_step(file) or 0, file.name))
     names = escape(", ".join(file.name for file in files))
     console.print(f"Files in [bold]{escape(str(folder))}[/]: {names}", soft_wrap=True)
+
+
+def unearned(before: Results, after: Results) -> str:
+    """Return a note if the reward has clearly risen and accuracy has not, or "".
+
+    Monitors compare windows of steps, so they do not report this in a short run.
+    """
+    old, new = before.overall(), after.overall()
+    if not old or not new or not {"reward", "accuracy"} <= old.intervals.keys() & new.intervals.keys():
+        return ""
+    rose = {name: new.intervals[name][0] > old.intervals[name][1] for name in ("reward", "accuracy")}
+    if not rose["reward"] or rose["accuracy"]:
+        return ""
+    means = []
+    for rollouts in (before.rollouts, after.rollouts):
+        each = [record["rewards"] for record in rollouts if record.get("rewards")]
+        means.append({name: fmean(rewards[name] for rewards in each) for name in (each[0] if each else ())})
+    gains = {name: means[1][name] - value for name, value in means[0].items() if name not in ("correctness", "partial")}
+    name = max(gains, key=lambda name: gains[name], default="")
+    shown = f"; {name} rose from {means[0][name]:.2f} to {means[1][name]:.2f}" if name else ""
+    return (
+        f"note: the reward rose from {old.reward:.2f} to {new.reward:.2f}, but accuracy ({old.accuracy:.2f} to "
+        f"{new.accuracy:.2f}) did not clearly rise{shown}: lower rewards.{name or 'NAME'}.weight, or set "
+        f"rewards.{name or 'NAME'}.when=correct"
+    )
 
 
 def examples_of(before: Results, after: Results) -> list[tuple[dict[str, Any], dict[str, Any]]]:
