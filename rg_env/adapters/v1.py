@@ -47,6 +47,17 @@ SPLITS = ("train", "eval")
 REQUEST_TIMEOUT_S = 3600.0
 """Timeout for each attempt to get an answer. The `openai` client retries twice after a temporary failure."""
 _PARAMETERS = inspect.signature(ReasoningGym).parameters
+_OF_V0 = {
+    "dataset": "env.environment.train_rows",
+    "get_dataset": "env.environment.train_rows",
+    "eval_dataset": "env.environment.eval_rows",
+    "get_eval_dataset": "env.environment.eval_rows",
+    "rubric": "env.environment.rubric",
+    "parser": "rg_env.extract",
+    "generate": "vf-eval, or env.run_episode(task, context) for each task of env.taskset",
+    "evaluate": "vf-eval, or env.run_episode(task, context) for each task of env.taskset",
+}
+"""Attributes of environments for the v0 API, with what to use instead."""
 _SPLIT = inspect.Parameter("split", inspect.Parameter.KEYWORD_ONLY, default="eval")
 
 
@@ -374,12 +385,10 @@ if hasattr(vf, "SingleAgentEnv"):  # Verifiers 0.2 lacks this class; in that rel
         """A single-turn environment for Reasoning Gym tasks. By default, training and evaluation never share a problem.
 
         Unlike the taskset that Verifiers loads by id, this environment stays in one process, so rewards may be
-        functions.
+        functions. It takes the arguments of `ReasoningGym` and `split`.
 
         Args:
-            args: the arguments of `ReasoningGym`, by position.
             split: the split that `taskset` contains, "eval" or "train".
-            options: the arguments of `ReasoningGym`, by name.
 
         Attributes:
             environment: the underlying `ReasoningGym` with both splits, used by `GRPOTrainer`.
@@ -410,9 +419,29 @@ if hasattr(vf, "SingleAgentEnv"):  # Verifiers 0.2 lacks this class; in that rel
             self.manifest = env.manifest
             self.taskset = _RowsTaskset(taskset, env.train_rows if split == "train" else env.eval_rows)
 
-    load_environment = ReasoningGymEnv
-    """Build the environment, with the arguments of `ReasoningGymEnv`. `rg_env.load_environment` returns this v1 `Env`
-    with Verifiers 0.4 or later, and a v0 `SingleTurnEnv` with releases up to 0.3.1."""
+        def __getattr__(self, name: str) -> Any:
+            if use := _OF_V0.get(name):
+                raise AttributeError(f"{name} belongs to Verifiers' v0 API, up to 0.3.1: use {use}")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def load_environment(*args: Any, split: Literal["train", "eval"] = "eval", **options: Any) -> ReasoningGymEnv:
+        """Build the environment.
+
+        This function takes the arguments of `ReasoningGym` and `split`. With Verifiers 0.4 or later, it returns a
+        Verifiers environment for the v1 API. With releases from 0.1.6 to 0.3.1, it returns one for the v0 API, and
+        also takes `rubric`, `parser` and the arguments of `vf.SingleTurnEnv` instead of `split`. Without Verifiers, it
+        returns a plain `ReasoningGym`.
+
+        Args:
+            split: the split that `taskset` contains, "eval" or "train".
+
+        Raises:
+            InputError: an argument is invalid.
+            GenerationError: a draw takes too long, or a generation process cannot be started or dies.
+        """
+        return ReasoningGymEnv(*args, split=split, **options)
+
+    load_environment.__signature__ = ReasoningGymEnv.__signature__  # type: ignore[attr-defined]
 
 
 class _RowsTaskset(ReasoningGymTaskset):

@@ -39,6 +39,7 @@ def add(commands: Any) -> None:
     number("-r", "--rollouts-per-example", help="sampled answers per question; default: 1")
     number("--max-tokens", dest="sampling.max_tokens", help="token limit per answer; default: 1024")
     key("--temperature", "sampling.temperature", "T", "sampling temperature; default: 1", type=float)
+    option("--imports", action="append", metavar="FILE", help="file with your own rewards or tasks (repeatable)")
     option("--seed", type=seed, help="sampling seed for the embedded engine; default: 0")
     key("--gpus", "serving.gpus", "0,1,...", "GPUs for vLLM servers on this machine; default: all", type=gpu_numbers)
     key("--output-dir", "output.dir", "DIR", "output folder; default: a new folder under outputs/")

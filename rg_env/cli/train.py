@@ -1,6 +1,8 @@
 """Options for `rg-env train`, which is implemented in `rg_env.training.from_config`."""
 
 import argparse
+import os
+import re
 from typing import Any
 
 from rg_env.cli import sweep
@@ -25,11 +27,23 @@ def add(commands: Any) -> None:
     option = train.add_argument
     train.config("training config, such as configs/train/tiny.yaml")
     train.flag("--dry-run", help="print the resolved config and the plan, then exit")
-    option("--resume", metavar="auto|PATH", help="resume from a checkpoint (auto: the newest in the output folder)")
+    option(
+        "--resume",
+        metavar="auto|PATH",
+        type=no_override,
+        help="resume from a checkpoint (auto: the newest in the output folder)",
+    )
     train.flag("--eval-only", help="evaluate the config's model without training")
-    option("--checkpoint", metavar="PATH", help="checkpoint or adapters to evaluate with --eval-only")
+    option("--checkpoint", metavar="PATH", type=no_override, help="checkpoint or adapters to evaluate with --eval-only")
     sweep.add_option(train)
     train.set_defaults(run=run)
+
+
+def no_override(text: str) -> str:
+    """Return a path (an argparse type). Reject an override, which argparse took for the value of the option before."""
+    if re.match(r"[a-z_.]+=", text) and not os.path.exists(text):
+        raise argparse.ArgumentTypeError(f"{text} is an override, not a path: write the option's value before it")
+    return text
 
 
 def run(options: argparse.Namespace) -> int:

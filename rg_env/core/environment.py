@@ -163,6 +163,11 @@ class Environment:
         given = enumerate(prompted_rows(rows, name, self.prompt_options))
         return distinct(((f"{name}[{index}]", repr(row["prompt"]), row) for index, row in given), name)
 
+    def __repr__(self) -> str:
+        tasks = "" if self.mixture is None else f"{listed(self.mixture.names)}, "
+        rows = f"{len(self.train_rows)} training and {len(self.eval_rows)} evaluation rows"
+        return f"{type(self).__name__.lstrip('_')}({tasks}{rows}, rewards {self.reward_weights})"
+
     @property
     def rewards(self) -> Sequence[WeightedReward]:
         """The rewards, each with its name, function, weight and gate."""
@@ -233,7 +238,7 @@ def unknown_parameters(names: Iterable[str], known: Collection[str]) -> UnknownN
 
     def hint(name: str) -> str:
         if ours := OTHER_NAMES["environment"].get(name):
-            return f"use {ours!r} instead"
+            return ours if " " in ours else f"use {ours!r} instead"
         option = f"this is an option of a task; use gym={{'name': TASK, 'config': {{{name!r}: VALUE}}}}"
         return option if is_task_option(name) else ""
 

@@ -237,7 +237,7 @@ class EvalConfig(Section):
     one, otherwise 0."""
     extraction: Literal["strict", "lenient"] = "strict"
     """"lenient" reports, in addition, the accuracy if answers without well-formed `<answer>` tags are read too: a lone
-    tag, `boxed{}`, "answer is" or the last line. All other figures stay strict."""
+    tag, a LaTeX box, "answer is" or the last line. All other figures stay strict."""
     grading: Literal["hardened", "partial", "upstream"] = "hardened"
     """Grading mode for answers to tasks, like `grading` in training. Default: the setting from a model's training run
     if there is one, otherwise "hardened"."""

@@ -44,7 +44,7 @@ def load_eval_config(
         file: the config file, or None for a config from `overrides` and `options` alone.
         overrides: values by key, as `section.key=value`. They take precedence over `options`.
         options: values of command-line options, by dotted key. A list of names under `tasks` selects from the file's
-            tasks.
+            tasks. Files under `imports` are added to those of the file.
 
     Raises:
         InputError: a file cannot be read.
@@ -53,7 +53,11 @@ def load_eval_config(
     document = read_config(file) if file else Document({}, Path(COMMAND_LINE))
     _use_held_out_tasks(document)
     for key, value in options.items():
-        value = _selected(value, document.get(("tasks",))) if file and key == "tasks" else value
+        if file and key == "tasks":
+            value = _selected(value, document.get(("tasks",)))
+        elif key == "imports":
+            own = [os.path.abspath(name) if name.endswith(".py") else name for name in value]
+            value = [*(document.get(("imports",)) or []), *own]
         document.set(tuple(key.split(".")), value, COMMAND_LINE)
     return checked_eval_config(overridden(document, overrides))
 

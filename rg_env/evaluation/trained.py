@@ -73,8 +73,8 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
         if settings.unknown_rewards and "rewards" not in config.model_fields_set:
             notes.append(
                 f"{name}: evaluated without its training run's rewards, because the code for "
-                f"{listed(settings.unknown_rewards)} is not imported: list its file under `imports` in an evaluation "
-                "config"
+                f"{listed(settings.unknown_rewards)} is not imported: pass its file (--imports FILE, or "
+                "`imports` in an evaluation config)"
             )
         if number == 0:
             filled = _filled(config, settings)

@@ -129,6 +129,11 @@ def test_parameters_match_the_plain_environment() -> None:
             "use 'gym' instead; .* use 'num_train_examples' instead",
         ),
         ({"max_animals": 9}, UnknownNameError, "an option of a task; use gym={'name': TASK, 'config': {'max_animals'"),
+        (
+            {"rubric": object()},
+            UnknownNameError,
+            "an argument with Verifiers up to 0.3.1; .* pass its reward functions as rew",
+        ),
         ({"split": "test"}, UnknownNameError, "unknown split 'test'"),
         ({"rewards": [lambda state: 1.0]}, InputError, "needs 'state', which this environment does not provide"),
     ],
@@ -136,6 +141,19 @@ def test_parameters_match_the_plain_environment() -> None:
 def test_bad_arguments_are_reported_at_once(options: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         rg_env.load_environment(**{**SMALL, **options})
+
+
+@pytest.mark.parametrize(
+    ("name", "use"), [("get_dataset", "train_rows"), ("eval_dataset", "eval_rows"), ("rubric", "environment.rubric")]
+)
+def test_attributes_of_the_v0_api_are_explained(name: str, use: str) -> None:
+    """`hasattr` still reports that they are missing."""
+    env = rg_env.load_environment(**SMALL)
+    assert not hasattr(env, name)
+    with pytest.raises(AttributeError, match=rf"^{name} belongs to Verifiers' v0 API, up to 0.3.1: use env\..*{use}$"):
+        getattr(env, name)
+    with pytest.raises(AttributeError, match=r"^'ReasoningGymEnv' object has no attribute 'datset'$"):
+        env.datset  # noqa: B018
 
 
 def test_a_split_without_rows_is_an_error_when_it_is_read() -> None:

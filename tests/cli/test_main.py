@@ -111,6 +111,8 @@ def test_the_audit_is_shown(rg_env: Run) -> None:
         (["eval", "--models", "tiny", "--gpus", "a"], "argument --gpus: 'a' must be GPU numbers, such as 0 or 0,1"),
         (["eval", "--model", "tiny", "--tasks", "gcd", "--output", "x"], "'--output': did you mean --output-dir?"),
         (["probe", "--model", "tiny", "--tasks", ","], "expected at least one name"),
+        (["train", TINY_RUN, "--resume", "seed=1"], "argument --resume: seed=1 is an override, not a path: write the"),
+        (["train", TINY_RUN, "--checkpoint", "output.dir=x"], "output.dir=x is an override, not a path"),
         (["train"], "rg-env train: the following arguments are required: CONFIG; see `rg-env train --help`"),
         (["eval", "-n", "0"], "argument -n/--num-examples/--limit: 0 is less than 1; see `rg-env eval --help`"),
     ],

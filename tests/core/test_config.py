@@ -147,9 +147,12 @@ LAUGHS = "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in
     ("files", "words"),
     [
         ({"main": "extends: a.yaml", "a": "extends: main.yaml"}, "circularly: main.yaml -> a.yaml -> main.yaml"),
-        ({"main": "extends: none.yaml"}, "there is no file"),
+        (
+            {"main": "name: a\nextends: none.yaml"},
+            "main.yaml:2: there is no file none.yaml to extend; use a path relative",
+        ),
         ({"main": f"extends: {'x' * 5000}.yaml"}, "there is no file"),
-        ({"main": "extends: {a: b}"}, "must name a file or a list of files"),
+        ({"main": "\nextends: {a: b}"}, "main.yaml:2: extends must name a file or a list of files"),
         ({"main": "extends: bytes.yaml"}, "not UTF-8 text"),
         ({"main": "[1]"}, "must be a mapping of sections, not [1]"),
         ({"main": "3"}, "must be a mapping of sections, not 3"),
@@ -199,6 +202,27 @@ def test_all_mistakes_are_reported_at_once_each_with_its_line(tmp_path: Path) ->
         f"  count = 0 @ {main}:2: must be at least 1",
         "  flag = 1 @ command line: must be true or false",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "override", "line"),
+    [
+        ("", "count=1", "FILE: name: is required"),
+        ("name: n\nnamed:\n  a: {rate: 1}\n", "named.b.rat=1", "named.b.rat = 1 @ command line: unknown key 'rat'"),
+    ],
+)
+def test_a_mistake_names_the_file_or_the_command_line(tmp_path: Path, text: str, override: str, line: str) -> None:
+    file = write(tmp_path, main=text)
+    with pytest.raises(ConfigError) as caught:
+        parse_config(read_config(file, [override]), Outer)
+    assert str(caught.value).startswith(line.replace("FILE", str(file)))
+
+
+def test_the_origin_of_an_entry_is_where_its_keys_are_set(tmp_path: Path) -> None:
+    """An override adds the entry `b` to a section of the file."""
+    document = read_config(write(tmp_path, main="named:\n  a: {rate: 1}\n"), ["named.b.rate=1"])
+    assert document.origin(("named", "b")) == "command line"
+    assert document.origin(("named", "c")).endswith("main.yaml:1")
 
 
 def test_names_are_checked_together_with_the_schema(tmp_path: Path) -> None:

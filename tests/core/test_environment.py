@@ -4,6 +4,7 @@ import asyncio
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,6 +68,13 @@ def test_bad_rows_are_named_by_index(row: Any, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("answer", [np.int64(5), np.float32(5), np.float64(5)], ids=repr)
+def test_numbers_of_numpy_are_answers(answer: Any) -> None:
+    env = Environment([{"question": "2 + 3?", "answer": answer}])
+    [scored] = env.score([env.rollout(env.train_rows[0], "<answer>5</answer>")])
+    assert scored.status == "correct"
+
+
 def test_repeated_rows_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     """Repeated rows are counted in one printed line. A row with other columns, or one in the other split, is not a
     repeat."""
@@ -123,6 +131,8 @@ def test_rewards_are_weighted_and_see_the_row() -> None:
     statuses = {"status/wrong": 0.0, "status/no_answer": 0.0, "status/too_long": 0.0}
     assert right.metrics == {"accuracy": 1.0, **statuses}
     assert wrong.metrics == {"accuracy": 0.0, **statuses, "status/wrong": 1.0}
+    assert (right.status, wrong.status) == ("correct", "wrong")
+    assert repr(env) == f"Environment(1 training and 0 evaluation rows, rewards {env.reward_weights})"
 
 
 @pytest.mark.parametrize(
@@ -264,6 +274,9 @@ def test_reasoning_gym_is_an_environment() -> None:
     drawn = build_rows(["leg_counting", "chain_sum"], "train", 6, 3)
     assert [row["question"] for row in env.train_rows] == [row["question"] for row in drawn]
     assert env.to_examples(drawn) == env.train_rows
+    assert repr(env).startswith(
+        "ReasoningGym(leg_counting, chain_sum, 6 training and 4 evaluation rows, rewards {'corr"
+    )
     assert {row["info"]["grading"] for row in env.train_rows} == {"partial"}
     scored = env.score([env.rollout(row, f"<answer>{row['answer']}</answer>") for row in env.eval_rows])
     assert [each.reward for each in scored] == [1.1] * 4

@@ -131,6 +131,8 @@ def test_rewards_can_be_given_in_many_forms(spec: Any, expected: list[tuple[str,
         ([{"name": "format", "wieght": 1}], "did you mean 'weight'"),
         ({"correctness": {"name": "format"}}, "reward 'correctness': its mapping has a different name, 'format'"),
         ([lambda x: 0.0], "unknown parameter 'x' of reward '<lambda>'"),
+        ([lambda completions, answer, **columns: []], "in TRL, but a reward scores one rollout and returns a number"),
+        ([lambda prompts=None, **columns: []], r"a batch \('prompts'\), as in TRL"),
         ({"length": {"when": "corect"}}, "reward 'length': when='corect': must be one of 'answered', 'correct'"),
         ({"length": {"when": ["correct"]}}, "reward 'length': when: must be one of"),
         ({"length": {"options": 3}}, "options=3: must be a mapping"),
@@ -155,6 +157,8 @@ def test_a_reward_must_be_a_finite_number(value: Any) -> None:
     rollout = r"task leg_counting, answer '12', completion 'so <ans"
     with pytest.raises(RewardError, match=rf"reward 'bad' returned .*not a finite number.*{rollout}"):
         WeightedReward("bad", lambda: value, 1.0).value(make(), {})
+    with pytest.raises(RewardError, match=r"returned \[1.0\], .* \(a reward scores one rollout and returns a number\)"):
+        WeightedReward("bad", lambda completion, **columns: [1.0], 1.0).value(make(), {"completion": []})
     with pytest.raises(RewardError, match=rf"'brevity': the server reported no usage.*{rollout}"):
         WeightedReward("brevity", get_reward("brevity"), 1.0).value(make(tokens=None), {})
 

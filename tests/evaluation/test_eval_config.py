@@ -6,6 +6,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from user_code import nothing_left
 
 from rg_env.cli.main import run
 from rg_env.core.tasks.task_table import load_table
@@ -140,6 +141,22 @@ def test_names_select_from_the_tasks_of_a_config(config: str, names: list[str], 
     selected = load_eval_config(file, options={"tasks": names})
     assert {name: task.config for name, task in selected.tasks.items()} == expected
     assert {*load_eval_config(file, ["tasks=[maze]"]).tasks} == {"maze"}
+
+
+def test_files_with_own_rewards_can_be_passed_as_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are added to those of the config, and paths are relative to the working directory."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("one", "two", "three"):
+        Path(f"{name}.py").write_text(f"import rg_env\nrg_env.reward('{name}')(lambda rollout: 1.0)\n")
+    Path("eval.yaml").write_text(
+        "models: [tiny]\ntasks: [gcd]\nimports: [one.py]\nrewards: {one: 1, two: 1, three: 1}\n"
+    )
+    with nothing_left():
+        assert run(["eval", "eval.yaml", "--imports", "two.py", "--imports", "three.py", "--dry-run"]) == 0
+    imports = yaml.safe_load(capsys.readouterr().out)["imports"]
+    assert imports == [str(tmp_path / f"{name}.py") for name in ("one", "two", "three")]
 
 
 def test_files_of_held_out_tasks_can_be_evaluated(tmp_path: Path) -> None:

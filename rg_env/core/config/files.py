@@ -45,11 +45,13 @@ class Document:
 
     def origin(self, path: Keys) -> str:
         """Return where the value at `path` was set: "FILE:LINE" or "command line". If the value has no recorded origin,
-        return the origin of its nearest parent or of a nested value, or the file name."""
-        for length in range(len(path), 0, -1):
-            if (found := self.origins.get(path[:length])) is not None:
-                return found
-        return next((origin for known, origin in self.origins.items() if known[: len(path)] == path), str(self.file))
+        return the origin of a nested value or of its nearest parent, or the file name."""
+        if path not in self.origins:
+            for known, origin in self.origins.items():
+                if known[: len(path)] == path:
+                    return origin
+        parents = (self.origins.get(path[:length]) for length in range(len(path), 0, -1))
+        return next(filter(None, parents), str(self.file))
 
     def get(self, path: Keys) -> Any:
         """Return the value at `path`, or None if it is not set."""
@@ -155,14 +157,15 @@ def _extend(document: Document, file: Path, above: tuple[Path, ...], files: _Fil
         files.read[here] = _read(file)
     values, lines = copy.deepcopy(files.read[here][0]), files.read[here][1]
     parents = values.pop("extends", None)
+    place = f"{file}:{lines.get(('extends',), 1)}"
     parents = [parents] if isinstance(parents, str) else parents or []
     if not isinstance(parents, list) or not all(isinstance(parent, str) for parent in parents):
-        raise InputError(f"{file}: extends must name a file or a list of files, not {shortened(parents)}")
+        raise InputError(f"{place}: extends must name a file or a list of files, not {shortened(parents)}")
     for parent in parents:
         target = file.parent / parent
         if not os.path.isfile(target):
             remedy = "use a path relative to the config that extends it"
-            raise InputError(f"{file}: there is no file {one_line(target, 500)} to extend; {remedy}")
+            raise InputError(f"{place}: there is no file {one_line(target, 500)} to extend; {remedy}")
         _extend(document, target, (*above, here), files)
     own, earlier = values.get("imports"), document.values.get("imports") or []
     own = [own] if isinstance(own, str) else own
@@ -192,7 +195,10 @@ def _override(document: Document, text: str) -> None:
     if not value.strip():
         raise InputError(f"{shown} has no value (is a shell variable empty?); for the default, use {name}=null")
     if path[0] in ("extends", "imports"):
-        raise InputError(f"{shown}: {path[0]} can be set only in a config file: write one that extends this config")
+        remedy = "write one that extends this config" + (
+            "" if path == ("extends",) else " (`rg-env eval` also has --imports FILE)"
+        )
+        raise InputError(f"{shown}: {path[0]} can be set only in a config file: {remedy}")
     try:
         parsed = yaml12.load_word(value)
     except ValueError as error:

@@ -131,8 +131,10 @@ def config_error(document: Document, problems: Iterable[Problem]) -> ConfigError
     """Return a single error for all problems in a config. The line for each problem contains the key's path and a fix
     and, if the key is set, its value and the value's origin."""
     lines = list(dict.fromkeys(_line(document, problem) for problem in problems))
-    head = [] if len(lines) == 1 else [f"{document.file}: {len(lines)} mistakes"]
-    return ConfigError("\n  ".join([*head, *lines]))
+    if len(lines) == 1:
+        # a line about a key that is not set names no file
+        return ConfigError(lines[0] if " @ " in lines[0] else f"{document.file}: {lines[0]}")
+    return ConfigError("\n  ".join([f"{document.file}: {len(lines)} mistakes", *lines]))
 
 
 def _line(document: Document, problem: Problem) -> str:

@@ -41,6 +41,9 @@ GATES: dict[str, Callable[[Rollout], bool]] = {
 }
 """Conditions by name. A gated reward is 0 for rollouts that do not meet its condition."""
 _MAX_VALUE = 1e38
+_BATCH = ("completions", "prompts", "completion_ids")
+"""Parameters of reward functions for TRL."""
+_ONE_ROLLOUT = "a reward scores one rollout and returns a number"
 _AT_LEAST_0 = ("max_tokens", "margin", "ngram")
 
 
@@ -142,6 +145,11 @@ def check_signature(name: str, function: RewardFunction) -> None:
             raise InputError(f"reward {name!r}: {parameter.name!r} is positional-only; make it a keyword parameter")
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             continue
+        if parameter.name in _BATCH:
+            raise InputError(
+                f"reward {name!r} takes a batch ({parameter.name!r}), as in TRL, but {_ONE_ROLLOUT}: wrap "
+                f"it, as in `def NAME(rollout): return {name}(completions=[rollout.text])[0]`"
+            )
         if parameter.name not in PARAMETERS and parameter.default is parameter.empty:
             raise unknown_name(f"parameter of reward {name!r}", parameter.name, PARAMETERS)
 
@@ -271,8 +279,11 @@ def checked_value(name: str, value: object, where: str, function: object = None)
             return float(number)
     except (ValueError, RuntimeError, OverflowError):
         pass
+    hint = f" ({_ONE_ROLLOUT})" if isinstance(value, list | tuple) else ""
     line = definition_line(function)
-    raise RewardError(f"reward {name!r} returned {shortened(value)}, not a finite number up to 1e38{line}; {where}")
+    raise RewardError(
+        f"reward {name!r} returned {shortened(value)}, not a finite number up to 1e38{hint}{line}; {where}"
+    )
 
 
 def describe(task: object, answer: object, text: object) -> str:

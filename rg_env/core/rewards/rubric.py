@@ -59,6 +59,8 @@ class Scored(NamedTuple):
     metrics: dict[str, float]
     """`accuracy`, `accuracy/<task>` and `status/<status>`, each 0 or 1. Metrics that do not apply to the rollout are
     omitted."""
+    status: Status | None = None
+    """The answer's status. None for rollouts that another library has scored."""
 
 
 LEVEL = "rg_level"
@@ -170,7 +172,8 @@ class Rubric:
     def _scored(self, rollout: Rollout, values: dict[str, float]) -> Scored:
         total = sum(reward.weight * values[reward.name] for reward in self.rewards)
         found = {metric.name: metric.of(rollout) for metric in self.metrics}
-        return Scored(total, values, {name: value for name, value in found.items() if value is not None})
+        metrics = {name: value for name, value in found.items() if value is not None}
+        return Scored(total, values, metrics, rollout.score.status)
 
 
 def offered(rollout: Rollout, completion: Any = None) -> dict[str, Any]:
