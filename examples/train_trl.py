@@ -6,7 +6,7 @@
     .venv/bin/python examples/train_trl.py                          # the tiny policy, on any machine
     .venv/bin/python examples/train_trl.py --model Qwen/Qwen2.5-0.5B-Instruct --tasks leg_counting chain_sum
 
-In another project, install rg-env (see docs/index.md, section Install) and trl 1.16 or later.
+In another project, install rg-env (see docs/tutorials/install.md) and trl 1.16 or later.
 
 With the first command and seeds 0, 1 and 2, sampled accuracy on the 200 frozen questions was 0.215-0.260 before
 training and 0.935-0.985 after 25 steps.

@@ -14,6 +14,7 @@ from typing import Any
 import check_words
 import pytest
 import reference_docs
+from user_code import nothing_left
 
 import rg_env
 import rg_env.training
@@ -91,9 +92,32 @@ def test_links_and_names_in_the_text_lead_somewhere(document: Path) -> None:
     assert stale(text) == []
 
 
+PRINTED = re.compile(r"^ *print\(.*\)  # (.+)$", re.MULTILINE)
+"""A printed result in an example."""
+API = reference_docs.FOLDER / "api"
+TRAINS = {API / f"{page}.md" for page in ("configs", "runs", "trainer")}
+SHOWN = [document for document in DOCUMENTS if any(map(PRINTED.search, blocks(document, "python")))]
+
+
+@pytest.mark.parametrize(
+    "document", [pytest.param(each, marks=[pytest.mark.slow] if each in TRAINS else []) for each in SHOWN], ids=name_of
+)
+def test_python_examples_print_what_they_show(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Examples with `print(...)  # RESULT` are run. Every example of the Python API is one of them."""
+    monkeypatch.chdir(tmp_path)
+    with nothing_left():
+        for block in blocks(document, "python"):
+            printed: list[str] = []
+            if shown := PRINTED.findall(block):
+                show = {"print": lambda *values, to=printed: to.append(" ".join(map(str, values)))}
+                exec(compile(block, name_of(document), "exec"), show)
+            assert printed == shown
+            assert shown or document.parent != API
+
+
 @with_blocks("python")
 def test_python_examples_compile_and_import_what_exists(document: Path) -> None:
-    """Each example is a complete module. Examples are not run."""
+    """Each example is a complete module."""
     for statement in (each for block in blocks(document, "python") for each in ast.walk(ast.parse(block))):
         if isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith("rg_env"):
             module = importlib.import_module(str(statement.module))
@@ -133,7 +157,7 @@ def stale(text: str) -> list[str]:
     """
     paths = re.findall(rf"(?<![\w./])(?:{FOLDERS})/[\w./-]*\.py\b|(?<=`)(?:{FOLDERS})/[\w./-]+(?=`)", text)
     names = re.findall(rf"`((?:rg_env|core)\.[\w.]*\w|(?:{LAYERS})\.\w+\.[\w.]*\w)", text)
-    own = [name for name in names if not name.endswith((".json", ".NAME"))]
+    own = [name for name in names if not name.endswith(".json") and ".NAME" not in name]
     return [path for path in paths if not (ROOT / path).exists()] + [
         name for name in own if not is_written(f"rg_env.{name.removeprefix('rg_env.')}")
     ]
@@ -219,21 +243,26 @@ def test_presets_leave_the_experiment_as_it_is(preset: Path, tmp_path: Path) -> 
     assert small.engine.max_batch_size < plain.engine.max_batch_size
 
 
-def test_the_api_page_lists_the_public_names() -> None:
-    listed = re.findall(r"^::: (\S+)$", (reference_docs.FOLDER / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
+def test_the_api_pages_list_the_public_names() -> None:
+    pages = {page.stem: page.read_text(encoding="utf-8") for page in API.iterdir()}
+    listed = re.findall(r"^::: (\S+)$", "\n".join(pages.values()), re.MULTILINE)
     errors = {name for name in dir(rg_env) if name.endswith("Error")}
     names = {name for name in dir(rg_env) if not name.startswith("__")} - errors
     training = {f"rg_env.training.{name}" for name in dir(rg_env.training)}
     assert sorted(listed) == sorted({*(f"rg_env.{name}" for name in names), "rg_env.errors", *training})
+    overview = (reference_docs.FOLDER / "api.md").read_text(encoding="utf-8")
+    for name in set(listed) - {"rg_env.errors"}:
+        [page] = [page for page, text in pages.items() if f"::: {name}\n" in f"{text}\n"]
+        assert re.search(rf"^\| \[[^|]*\]\(api/{page}\.md\) \|.*`{name.rpartition('.')[2]}`", overview, re.MULTILINE)
 
 
 def test_the_repositorys_address_is_in_one_place() -> None:
-    """The address is only in mkdocs.yml, as `extra.repository`, and in the first page's install commands."""
+    """The address is only in mkdocs.yml, as `extra.repository`, and in the install commands."""
     (address,) = re.findall(r"^  repository: (\S+)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     for document in DOCUMENTS:
         shown = re.findall(r"https://\S+/OWNER/\w+", document.read_text(encoding="utf-8"))
         assert set(shown) <= {address}
-        assert not shown or name_of(document) in ("docs/index.md", "README.md")
+        assert not shown or name_of(document) in ("docs/index.md", "docs/tutorials/install.md", "README.md")
 
 
 @pytest.mark.parametrize("folder", sorted({file.relative_to(ROOT).parts[0] for file in check_words.files()}))

@@ -3,6 +3,8 @@
 - A line `<!-- include: ../CHANGELOG.md -->` is replaced by the contents of that file.
 - A relative link to a file outside `docs/` becomes a link into the repository (`extra.repository`).
 - In `::: rg_env.NAME`, a public name is replaced by its full path, because the package resolves names lazily.
+- On the pages of the Python API, the headings of the documented objects are removed, because each object has a heading
+  of its own in the page, above its example.
 
 This module uses only the standard library, because mkdocs' environment does not have rg_env's dependencies.
 """
@@ -17,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?(\))")
 INCLUDE = re.compile(r"^<!-- include: (\S+) -->$", re.MULTILINE)
 PUBLIC_NAME = re.compile(r"^::: (rg_env|rg_env\.training)\.(\w+)$", re.MULTILINE)
+OBJECT_HEADING = re.compile(r"""<h3 id="(rg_env[^"]*)" class="doc doc-heading">.*?</h3>""", re.DOTALL)
 TABLE = "_MODULES"
 """Variable in a package's `__init__.py` that maps modules (without the leading `rg_env.`) to public names."""
 
@@ -27,6 +30,16 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     markdown = _with_repository_links(markdown, source, source, config.extra["repository"])
     markdown = INCLUDE.sub(lambda match: _included(match[1], source, config.extra["repository"]), markdown)
     return PUBLIC_NAME.sub(lambda match: f"::: {address_of(match[1], match[2])}", markdown)
+
+
+def on_page_content(html: str, page: Any, **_: Any) -> str:
+    """Process a rendered page and its table of contents; called by mkdocs."""
+    if not page.file.src_uri.startswith("reference/api/"):
+        return html
+    for title in page.toc:
+        for name in title.children:
+            name.children = [member for documented in name.children for member in documented.children]
+    return OBJECT_HEADING.sub(r'<a id="\1"></a>', html)
 
 
 def address_of(package: str, name: str) -> str:

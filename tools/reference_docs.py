@@ -1,4 +1,4 @@
-"""Generate pages in `docs/reference/`: configuration, evaluation, command line, graders, GPU memory.
+"""Generate pages in `docs/reference/`: configuration, evaluation, other trainers' names, command line, graders, memory.
 
 python tools/reference_docs.py     # writes the pages; a test checks that they are up to date
 """
@@ -19,12 +19,14 @@ from pydantic_core import PydanticUndefined
 
 from rg_env.cli import main as cli
 from rg_env.cli.parser import CommandParser
+from rg_env.core.config.files import OTHER_NAMES
 from rg_env.core.config.parsing import Section
 from rg_env.core.data import problem_keys
 from rg_env.core.grading import audit
 from rg_env.core.tasks.task_table import shipped_table
 from rg_env.evaluation.config import EvalConfig
 from rg_env.jobs.doctor import Model, PlannedRun, PromptLengths, run_estimate
+from rg_env.training.config.grpo import OTHER_TRAINERS
 from rg_env.training.config.load import load_train_config
 from rg_env.training.config.schema import TrainConfig
 from rg_env.training.memory_estimate import ModelShape
@@ -42,6 +44,39 @@ def configuration() -> str:
 def evaluation() -> str:
     """Return the text of `evaluation.md`: every key of an evaluation config."""
     return _reference(EvalConfig)
+
+
+NAMES = {
+    "training": "Training: keys of `training`, and arguments of `GRPOConfig`",
+    "run": "Anywhere in a config",
+    "engine": "Keys of `engine`",
+    "lora": "Keys of `lora`",
+    "curriculum": "Keys of `curriculum`",
+    "hub": "Keys of `hub`",
+    "data": "Keys of `data`",
+    "environment": "Arguments of `load_environment` and `ReasoningGym`",
+    "tasks": "Names of tasks",
+}
+"""Heading for each part of `other_trainers.yaml` and `other_names.yaml`."""
+
+
+def other_trainers() -> str:
+    """Return the text of `other-trainers.md`: other tools' names, each with the replacement or the advice."""
+    sections = [
+        TrainConfig,
+        *(each for field in TrainConfig.model_fields.values() for each in _sections(field.annotation)),
+    ]
+    keys = "|".join(sorted({"extends", *(name for section in sections for name in section.model_fields)}))
+    name = re.compile(rf"(?<![\w'\"=/\[(.-])(?:[a-z]+(?:[._]\w+)+|(?<=use )(?:{keys}))(?![\w'\"=/\](.-])")
+    parts = []
+    for section, names in {**OTHER_TRAINERS, **OTHER_NAMES}.items():
+        parts.append(f"### {NAMES[section]}\n")
+        for other, text in sorted(names.items()):
+            words = re.split(r"(`[^`]*`)", " ".join(text.split()) if " " in text else f"use {text}")
+            words[::2] = [name.sub(r"`\g<0>`", part) for part in words[::2]]
+            parts.append(f"- `{other}`: {_code_safe(''.join(words))}")
+        parts.append("")
+    return "\n".join(parts)
 
 
 def command_line() -> str:
@@ -142,6 +177,7 @@ def _peak(name: str, config: str, *overrides: str) -> float:
 PAGES: dict[str, Callable[[], str]] = {
     "configuration.md": configuration,
     "evaluation.md": evaluation,
+    "other-trainers.md": other_trainers,
     "cli.md": command_line,
     "graders.md": graders,
     "gpu-memory.md": gpu_memory,
@@ -224,11 +260,11 @@ def _code(text: str) -> str:
 
 def _reference(schema: type[Section]) -> str:
     plain = [name for name, field in schema.model_fields.items() if not _sections(field.annotation)]
-    parts, described = ["## Top level\n\n" + _table(schema, plain)], descriptions(schema)
+    parts, described = ["## Top level\n\n" + _keys(schema, plain)], descriptions(schema)
     for name, field in schema.model_fields.items():
         for section in _sections(field.annotation):
             entry = get_origin(_plain(field.annotation)) is dict
-            parts += _described(f"`{name}.NAME`" if entry else f"`{name}`", section, described.get(name))
+            parts += _described(f"{name}.NAME" if entry else name, section, described.get(name))
     return "\n".join(parts)
 
 
@@ -249,29 +285,33 @@ def descriptions(schema: type[Section]) -> dict[str, str]:
     return found
 
 
-def _described(title: str, schema: type[Section], description: str | None) -> list[str]:
+def _described(path: str, schema: type[Section], description: str | None) -> list[str]:
     text = " ".join((schema.__doc__ or "").split())
     if description:
         text = f"{description} {text}"
     nested = [name for name, field in schema.model_fields.items() if _sections(field.annotation)]
     plain = [name for name in schema.model_fields if name not in nested]
-    parts = [f"## {title}\n\n{text}\n\n{_table(schema, plain)}"]
+    parts = [f"## `{path}`\n\n{text}\n\n{_keys(schema, plain, f'{path}.')}"]
     for name in nested:
         field = schema.model_fields[name]
         inner = _sections(field.annotation)[0]
-        path = f"{title.strip('`')}.{name}{'.NAME' if get_origin(_plain(field.annotation)) is dict else ''}"
-        parts += _described(f"`{path}`", inner, descriptions(schema).get(name))
+        entry = ".NAME" if get_origin(_plain(field.annotation)) is dict else ""
+        parts += _described(f"{path}.{name}{entry}", inner, descriptions(schema).get(name))
     return parts
 
 
-def _table(schema: type[Section], names: list[str]) -> str:
+def _keys(schema: type[Section], names: list[str], prefix: str = "") -> str:
+    """Return a heading for each key, which the site's search finds, with its type, default and meaning below: a table
+    would be too wide for a phone."""
     described = descriptions(schema)
-    rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
+    parts = []
     for name in names:
         field = schema.model_fields[name]
-        meaning = _code_safe(described.get(name, ""))
-        rows.append(f"| `{name}` | {_type(field.annotation)} | {_default(field)} | {meaning} |")
-    return "\n".join(rows) + "\n"
+        default = _default(field)
+        shown = default if default in ("", "required") else f"default {default}"
+        kind = ", ".join(filter(None, [_type(field.annotation), shown]))
+        parts.append(f"##### `{prefix}{name}`\n\n{kind}\n\n{_code_safe(described.get(name, ''))}\n")
+    return "\n".join(parts)
 
 
 def _default(field: Any) -> str:
@@ -290,7 +330,7 @@ def _type(annotation: Any) -> str:
     annotation = _plain(annotation)
     origin = get_origin(annotation)
     if origin is Literal:
-        return " \\| ".join(f"`{choice}`" for choice in get_args(annotation))
+        return " or ".join(f"`{choice}`" for choice in get_args(annotation))
     if origin in (list, tuple):
         return f"list of {_type(get_args(annotation)[0])}"
     if origin is dict:
