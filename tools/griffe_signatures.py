@@ -3,7 +3,7 @@
 
 from typing import Any
 
-import griffe
+import griffe  # type: ignore[import-not-found]  # installed only with the dependency group docs
 
 PASSED_ON = ("adapters.v1.load_environment", "adapters.v1.ReasoningGymEnv.__init__")
 

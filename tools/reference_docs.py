@@ -62,7 +62,7 @@ NAMES = {
 
 def other_trainers() -> str:
     """Return the text of `other-trainers.md`: other tools' names, each with the replacement or the advice."""
-    sections = [
+    sections: list[type[Section]] = [
         TrainConfig,
         *(each for field in TrainConfig.model_fields.values() for each in _sections(field.annotation)),
     ]

@@ -132,8 +132,8 @@ def config_error(document: Document, problems: Iterable[Problem]) -> ConfigError
     and, if the key is set, its value and the value's origin."""
     lines = list(dict.fromkeys(_line(document, problem) for problem in problems))
     if len(lines) == 1:
-        # a line about a key that is not set names no file
-        return ConfigError(lines[0] if " @ " in lines[0] else f"{document.file}: {lines[0]}")
+        is_missing = lines[0].endswith(f": {_MESSAGES['missing']}")
+        return ConfigError(f"{document.file}: {lines[0]}" if is_missing and " @ " not in lines[0] else lines[0])
     return ConfigError("\n  ".join([f"{document.file}: {len(lines)} mistakes", *lines]))
 
 

@@ -192,7 +192,7 @@ def own_text(value: object, where: str, *, numbers: bool = False) -> str:
         raise InputError(f"{where} is missing")
     if value in (math.inf, -math.inf):
         raise InputError(f"{where} is not a finite number (quote it if it is meant as text)")
-    if numbers and isinstance(value, Real | Decimal) and not isinstance(value, bool):
+    if numbers and type(value) is not bool and isinstance(value, Real | Decimal):
         return str(value)
     if not isinstance(value, str):
         raise InputError(f"{where} must be text{' or a number' if numbers else ''}, not {shortened(value)}")
