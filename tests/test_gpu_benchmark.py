@@ -60,6 +60,7 @@ MULTI = SCRIPT.with_name("multi_gpu.py")
 
 
 @pytest.mark.slow
+@pytest.mark.full_matrix  # tests/training compares such steps as well
 @pytest.mark.timeout(600)
 def test_sharded_training_takes_the_first_step_of_one_process() -> None:
     """With ZeRO-3 on two processes, the first update equals that of one process."""

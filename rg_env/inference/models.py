@@ -290,4 +290,11 @@ def processes(*, cpu: bool | None = None) -> PartialState:
     accelerate keeps the arguments of the first call. If `cpu` were not passed, accelerate would treat each process in a
     CPU run as a separate run. Therefore, no other module may create a `PartialState`.
     """
-    return PartialState(cpu=not torch.cuda.is_available() if cpu is None else cpu, timeout=TIMEOUT)
+    if cpu is None:
+        cpu = not torch.cuda.is_available()
+    if cpu and os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
+        import deepspeed
+
+        # While connecting, DeepSpeed would compile this extension for a minute or two; only its inference uses it.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    return PartialState(cpu=cpu, timeout=TIMEOUT)

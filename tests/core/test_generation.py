@@ -167,9 +167,9 @@ def test_draws_that_hang_or_exit_are_errors(
 @pytest.mark.slow
 def test_a_limit_counts_each_draw_by_itself(generation: Make, write: Callable[..., Path]) -> None:
     """All draws together may use more CPU time than the limit of one draw."""
-    slow = "end = time.process_time() + 1.5\n        while time.process_time() < end: pass\n        rng = Random"
+    slow = "end = time.process_time() + 0.6\n        while time.process_time() < end: pass\n        rng = Random"
     import_user_code([str(write("own_slow.py", TASK.replace("rng = Random", slow)))])
-    (found,) = generation(requests("own_sums", 6), 1, draw_cpu_s=6).run()
+    (found,) = generation(requests("own_sums", 6), 1, draw_cpu_s=3).run()
     assert len(found["train"]) == 6
 
 

@@ -97,7 +97,7 @@ def test_an_interrupted_sweep_can_be_resumed(rg_env: Run, folder: Path) -> None:
 
     The first run is made in this process, as a Slurm job would make it, because the libraries are already loaded.
     """
-    long = CONFIG.replace("max_steps: 2", "max_steps: 30").replace("every: 1", "every: 0")
+    long = CONFIG.replace("max_steps: 2", "max_steps: 12").replace("every: 1", "every: 0")
     (folder / "run.yaml").write_text(long)  # long enough that the run is not over before the interrupt
     run_config(load_train_config("run.yaml", ["seed=0", "output.dir='my sweep #1/seed=0'"]))
     sweep = folder / "my sweep #1"
@@ -108,7 +108,7 @@ def test_an_interrupted_sweep_can_be_resumed(rg_env: Run, folder: Path) -> None:
     process = subprocess.Popen([*command, *words], env=environment, text=True, **pipes)
     assert process.stdout is not None
     lines = [process.stdout.readline()]
-    while "[2/2] step   1/30" not in lines[-1]:
+    while "[2/2] step   1/12" not in lines[-1]:
         assert lines[-1], "".join(lines)
         lines.append(process.stdout.readline())
     process.send_signal(signal.SIGINT)
@@ -129,7 +129,7 @@ def test_an_interrupted_sweep_can_be_resumed(rg_env: Run, folder: Path) -> None:
     assert f"[2/2] resuming after step {step}\n" in done.stdout
     assert "2 of 2" in done.stdout
     (group,) = json.loads((sweep / "comparison.json").read_text())["groups"]
-    for figure, key, number in (("accuracy_before", "correct", 0), ("reward_after", "reward", 30)):
+    for figure, key, number in (("accuracy_before", "correct", 0), ("reward_after", "reward", 12)):
         files = [sweep / f"seed={seed}" / "eval_results" / f"eval_step_{number}.json" for seed in (0, 1)]
         rollouts = [json.loads(file.read_text())["rollouts"] for file in files]
         means = [statistics.fmean(float(each[key]) for each in of_run) for of_run in rollouts]

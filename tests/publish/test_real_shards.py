@@ -30,6 +30,9 @@ prepare_process()
 import os
 import deepspeed
 import torch
+from rg_env.inference.models import processes
+
+processes()
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import init_device_mesh

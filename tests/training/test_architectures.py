@@ -20,6 +20,11 @@ from rg_env.training.checkpointing.files import read_shapes, stored_parameters
 
 ROWS = [{"question": "How many legs" + " and cats" * (i % 3) + f" {i} ?", "answer": str(i)} for i in range(4)]
 QUICK = ("mixtral",)
+IN_CI = (
+    "llama", "gemma3", "phi3", "cohere2", "granite", "gpt2", "qwen3_moe", "deepseek_v3", "granitemoe", "gpt_oss",
+    "qwen3_next", "lfm2", "falcon_h1",
+)  # fmt: skip
+"""Each kind of attention, cache, dropout, experts and tokenizer. The weekly tests cover all architectures."""
 WITHOUT_ALL_LINEAR = ("phimoe", "falcon_h1", "granitemoehybrid", "bamba", "jamba")
 """Models in which PEFT cannot wrap all linear layers."""
 
@@ -68,7 +73,16 @@ def check_greedy(policy: Policy) -> None:
 
 @pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys:RuntimeWarning")  # PEFT's, for experts
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False")  # PEFT's, for GPT-2, whose setting it corrects
-@pytest.mark.parametrize("kind", [k if k in QUICK else pytest.param(k, marks=pytest.mark.slow) for k in ARCHITECTURES])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(
+            kind,
+            marks=[pytest.mark.slow] * (kind not in QUICK) + [pytest.mark.full_matrix] * (kind not in QUICK + IN_CI),
+        )
+        for kind in ARCHITECTURES
+    ],
+)
 def test_a_model_is_trained_saved_and_resumed(kind: str, tmp_path: Path) -> None:
     """The embedded engine equals `generate`, sampling and training agree on log-probabilities, and a checkpoint has the
     Hub's names, can be loaded and resumed from, and equals the trained model. Adapters can be loaded and merged."""

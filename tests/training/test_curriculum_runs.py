@@ -79,10 +79,10 @@ def test_questions_follow_the_level(fresh: Any, tmp_path: Path, capsys: pytest.C
 @pytest.mark.parametrize(
     ("event", "fields", "curriculum"),
     [
-        ("on_step_begin", {}, {}),
+        pytest.param("on_step_begin", {}, {}, marks=pytest.mark.full_matrix),
         ("backward pass", {}, {}),
-        ("on_step_begin", {"num_iterations": 2}, {"check_every": 2}),
-        ("on_step_begin", {}, {"schedule": {"2": 2, "5": 1}}),
+        pytest.param("on_step_begin", {"num_iterations": 2}, {"check_every": 2}, marks=pytest.mark.full_matrix),
+        pytest.param("on_step_begin", {}, {"schedule": {"2": 2, "5": 1}}, marks=pytest.mark.full_matrix),
     ],
     ids=["between steps", "mid-step", "two updates per batch", "scheduled"],
 )

@@ -99,9 +99,12 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+LONG = ("DoRA, two updates a batch, KL to the previous policy",)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(2 * WITHIN_S)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [pytest.param(c, marks=[pytest.mark.full_matrix] * (c in LONG)) for c in CASES])
 @pytest.mark.usefixtures("forks")
 def test_two_processes_train_as_one(case: str, tmp_path: Path) -> None:
     """Only one process loads the weights, each process holds about half of the weights and of the gradients (also

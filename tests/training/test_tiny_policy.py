@@ -104,6 +104,7 @@ def test_batches_lose_no_example_and_labels_cover_completions_only():
 
 
 @pytest.mark.slow
+@pytest.mark.full_matrix
 def test_quick_build_works_offline_and_is_reproducible(tmp_path):
     """The same seed gives the same bytes, and the build leaves no temporary folder."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "empty")}

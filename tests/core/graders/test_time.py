@@ -28,7 +28,7 @@ TASKS = sorted(load_table())
 GROWTH = 8
 IGNORED_S = 5e-3
 SAMPLE, SLOW_SAMPLE = 60, 6
-"""The quick tier tests every 60th shape and the slow tier every 6th, starting from a different one for each task."""
+"""CI tests every 60th shape and the weekly tests every 6th, starting from a different one for each task."""
 LIMIT_S, LIMIT_OF_LONG_S = 0.05, 0.1
 ATTEMPTS = 4
 """Answers that appear to take too long are measured again, because the speed of a machine changes."""
@@ -70,7 +70,9 @@ def assert_linear(task: str, shapes: Iterator[tuple[str, str, str]], longest: in
             pytest.fail(f"{opener!r} + {run!r} * {times} + {closer!r}: {long:.4f} s, a quarter of it {short:.4f} s")
 
 
-@pytest.mark.parametrize("every", [SAMPLE, pytest.param(SLOW_SAMPLE, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "every", [SAMPLE, pytest.param(SLOW_SAMPLE, marks=[pytest.mark.slow, pytest.mark.full_matrix])]
+)
 @pytest.mark.parametrize("task", TASKS)
 def test_grading_time_is_linear_in_the_answers_length(task: str, every: int) -> None:
     """Tests some of the shapes; `benchmarks/scoring.py --times` measures all of them."""
