@@ -3,6 +3,7 @@
 - A line `<!-- include: ../CHANGELOG.md -->` is replaced by the contents of that file.
 - A relative link to a file outside `docs/` becomes a link into the repository (`extra.repository`).
 - In `::: rg_env.NAME`, a public name is replaced by its full path, because the package resolves names lazily.
+- In search results, tutorials and troubleshooting precede the pages of the Python API, which mention most words.
 - On the pages of the Python API, the headings of the documented objects are removed, because each object has a heading
   of its own in the page, above its example.
 
@@ -20,6 +21,8 @@ LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?(\))")
 INCLUDE = re.compile(r"^<!-- include: (\S+) -->$", re.MULTILINE)
 PUBLIC_NAME = re.compile(r"^::: (rg_env|rg_env\.training)\.(\w+)$", re.MULTILINE)
 OBJECT_HEADING = re.compile(r"""<h3 id="(rg_env[^"]*)" class="doc doc-heading">.*?</h3>""", re.DOTALL)
+BOOSTS = {"tutorials/": 2, "troubleshooting.md": 2, "reference/api/": 0.5}
+"""Factors for ranks in search results, by the start of a page's path."""
 TABLE = "_MODULES"
 """Variable in a package's `__init__.py` that maps modules (without the leading `rg_env.`) to public names."""
 
@@ -27,6 +30,8 @@ TABLE = "_MODULES"
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     """Process the text of a page; called by mkdocs."""
     source = PurePosixPath("docs", page.file.src_uri)
+    boost = next((each for start, each in BOOSTS.items() if page.file.src_uri.startswith(start)), 1)
+    page.meta["search"] = {"boost": boost}
     markdown = _with_repository_links(markdown, source, source, config.extra["repository"])
     markdown = INCLUDE.sub(lambda match: _included(match[1], source, config.extra["repository"]), markdown)
     return PUBLIC_NAME.sub(lambda match: f"::: {address_of(match[1], match[2])}", markdown)
