@@ -122,6 +122,38 @@ def asked(tmp_path_factory: pytest.TempPathFactory, chat: ChatServer) -> Asked:
     return Asked(scores, dict(chats))
 
 
+def test_the_papers_protocols(tmp_path: Path, chat: ChatServer) -> None:
+    """A prompt is one user turn with the paper's markup and examples. The sentence at the end is graded in GSM8K, and
+    the last box in MATH."""
+    tests = [{"question": f"How much is {n} + 1?", "answer": f"Add.\n#### {n + 1}"} for n in range(4)]
+    _write(tmp_path / "openai/gsm8k", {"main": {"train": tests, "test": tests}})
+    docs = [{"problem": p, "solution": s, "level": "Level 1", "type": "Algebra"} for p, s, _ in MATH]
+    _write(tmp_path / "EleutherAI/hendrycks_math", {name: {"train": docs, "test": docs} for name in MATH_SUBJECTS})
+    boxed = {MATH[0][0]: r"$\boxed{4}$ no, $\boxed{\frac12}$.</answer>", MATH[1][0]: "3", MATH[2][0]: r"\boxed{5}"}
+    asked: list[dict[str, Any]] = []
+
+    def reply(number: int, body: dict[str, Any]) -> JSONResponse:
+        asked.append(body)
+        text = body["messages"][-1]["content"]
+        question = text.rpartition("Problem: ")[2].splitlines()[0].partition("<|eot_id|>")[0]
+        answer = boxed.get(question, "So. The final answer is 2")
+        return JSONResponse(completion(answer.split("</answer>")[0]))
+
+    chat.reset(str, reply)
+    arguments = f"model=m,base_url={chat.url}/chat/completions,num_concurrent=4,max_retries=1"
+    scores = _lm_eval(tmp_path, "--model", "local-chat-completions", "--model_args", arguments, "--tasks",
+                      "gsm8k_cot_rg,llama_math_rg")  # fmt: skip
+    assert scores["gsm8k_cot_llama"]["exact_match,strict-match"] == pytest.approx(1 / 4)
+    assert scores["llama_math_rg"]["exact_match,none"] == pytest.approx(1 / 3)
+    assert all([message["role"] for message in body["messages"]] == ["user"] for body in asked)
+    texts = [body["messages"][0]["content"] for body in asked]
+    counts = {("trees" in text, text.count("<|im_start|>system"), text.count("<|begin_of_text|>")) for text in texts}
+    assert counts == {(True, 9, 0), (False, 0, 1)}
+    (few_shot, *_) = [text for text in texts if "trees" in text]
+    assert "<|im_end|>\n<|im_start|>assistant There are 15 trees" in few_shot.replace("assistant\n ", "assistant ")
+    assert {(body["temperature"], body["max_tokens"]) for body in asked} == {(0.6, 4096), (0.0, 4096)}
+
+
 def test_shipped_tasks_leave_the_prompt_to_the_system_instruction(asked: Asked) -> None:
     """The system message is the training prompt, verbatim, and answers end at the closing tag."""
     for question in (GSM8K[0][0], MATH[0][0], "Of biology?"):
