@@ -135,6 +135,16 @@ class Names(argparse.Action):
         setattr(namespace, self.dest, names)
 
 
+def option(text: str) -> tuple[str, Any]:
+    """Parse "name=value", with a YAML value (an argparse type)."""
+    from rg_env.core.config.yaml12 import load_word
+
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form name=value")
+    return name, load_word(value)
+
+
 def seed(text: str) -> int:
     """Parse a seed in the range that all libraries accept (an argparse type)."""
     if not 0 <= int(text) < 2**32:

@@ -8,6 +8,8 @@ from typing import Any
 from rg_env.cli import sweep
 from rg_env.cli.parser import request_of
 from rg_env.commands import require
+from rg_env.core.text import shortened
+from rg_env.errors import InputError
 
 
 def add(commands: Any) -> None:
@@ -34,6 +36,11 @@ def add(commands: Any) -> None:
     option("--gpu-type", metavar="T", help="the cluster's name for the GPU type, such as a100 or h100")
     option("--constraint", metavar="C", help="required node features, such as 'a100&nvlink'")
     option("--modules", nargs="+", default=(), metavar="M", help="environment modules to load, such as cuda/12.8 gcc")
+    option(
+        "--python",
+        metavar="PATH",
+        help="Python of the job's environment (conda, pip); default: .venv here, or the environment of this command",
+    )
     number("--nodes", default=1, help="number of nodes; default: 1")
     number("--cpus-per-task", help="CPU cores per node; default: 8 per GPU")
     option("--mem", metavar="200G", help="memory per node; default: set by the cluster")
@@ -57,6 +64,9 @@ def run(options: argparse.Namespace) -> int:
     from rg_env.jobs.slurm import SlurmJob, sbatch_script, write_script
     from rg_env.jobs.sweep import fixed_and_swept
 
+    if others := [word for word in options.overrides if "=" not in word]:
+        name = shortened(others[0])
+        raise InputError(f"unexpected argument {name}: for the Slurm account, use --account {others[0]}")
     if options.sweep:
         options.overrides, options.sweep = fixed_and_swept(options.overrides, options.sweep)
     job = request_of(SlurmJob, options)

@@ -11,6 +11,7 @@ rendered from the template `slurm.sh.jinja`. This module does not import torch.
 import os
 import re
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,6 +82,9 @@ class SlurmJob:
     """Required node features, such as "a100&nvlink"."""
     modules: tuple[str, ...] = ()
     """Environment modules to load, such as "cuda/12.8"."""
+    python: str | None = None
+    """Python of the environment in which the job runs. Default: `.venv` in the working directory if there is one,
+    otherwise the environment of this process."""
 
     @property
     def name(self) -> str:
@@ -126,21 +130,20 @@ class SlurmJob:
 
 
 def sbatch_script(job: SlurmJob) -> str:
-    """Return the script's text. The job runs in the working directory, which must contain `.venv` and, if the script
-    uses accelerate, `configs`.
+    """Return the script's text. The job runs in the working directory, which must contain `configs` if the script uses
+    accelerate.
 
     Raises:
         InputError: the options or the working directory are not usable, or the config is invalid (`ConfigError`).
     """
     checkout = Path.cwd()
     job.check()
-    if not (checkout / ".venv/bin/activate").is_file():
-        raise InputError(f"{checkout} has no .venv: run this command where ./setup.sh was run")
+    programs = _programs(job.python, checkout)
     document = read_config(job.config, job.overrides)
     own = _evaluation(job) if _is_evaluation(job, document) else _training(job, document)
     values = {"head": (), "settings": (), "points": (), "server": None, "accelerate_config": None, **own}
     exports = {name: os.environ[name] for name in INHERITED if name in os.environ}
-    texts = {"the working directory": [str(checkout)], "output.dir": [values["root"]]}
+    texts = {"the working directory": [str(checkout)], "output.dir": [values["root"]], "--python": [str(programs)]}
     _check_printable(texts | {name: [value] for name, value in exports.items()})
     if "'" in values["root"]:
         raise InputError(f'output.dir "{values["root"]}" contains a single quote: choose another folder')
@@ -157,8 +160,26 @@ def sbatch_script(job: SlurmJob) -> str:
     )
     environment.filters["quote"] = lambda word: shlex.quote(str(word))
     template = Path(__file__).with_name("slurm.sh.jinja").read_text(encoding="utf-8")
-    fixed = {"job": job, "checkout": checkout, "exports": exports, "port": PORT, "sweep_file": SWEEP_FILE}
+    fixed = {
+        "job": job,
+        "checkout": checkout,
+        "exports": exports,
+        "port": PORT,
+        "sweep_file": SWEEP_FILE,
+        "programs": programs,
+    }
     return environment.from_string(template).render(**fixed, options=options, **values)
+
+
+def _programs(python: str | None, checkout: Path) -> Path | None:
+    """Return the folder of the programs of the job's environment, or None for `.venv` in the working directory."""
+    if python is None and (checkout / ".venv/bin/activate").is_file():
+        return None
+    folder = Path(os.path.abspath(Path(python or sys.executable).expanduser())).parent  # a venv's python is a link
+    if not (folder / "rg-env").is_file():
+        where = "pass --python PATH, the Python of the environment in which rg_env is installed"
+        raise InputError(f"there is no rg-env in {folder}: {where}" + ("" if python else ", or run ./setup.sh here"))
+    return folder
 
 
 def write_script(script: str, file: Path, *, force: bool = False) -> None:

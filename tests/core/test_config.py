@@ -104,6 +104,26 @@ def test_an_override_within_a_list_of_names_keeps_the_others(tmp_path: Path) -> 
         assert re.search(r"named is a list \(.*main.yaml:1\), .* set the entire value, named=\.\.\.$", str(error.value))
 
 
+def test_an_override_within_a_models_name_keeps_the_name(tmp_path: Path) -> None:
+    """In an evaluation config, a model given as text is its name."""
+    found = values(tmp_path, "models.base.url=http://127.0.0.1:1/v1", main="models: {base: tiny, other: a}\n")
+    assert found["models"] == {"base": {"model": "tiny", "url": "http://127.0.0.1:1/v1"}, "other": "a"}
+    found = values(tmp_path, "models.base.model=b", "models.base.url=u", main="models: {base: tiny}\n")
+    assert found["models"] == {"base": {"model": "b", "url": "u"}}
+
+
+def test_the_parents_that_other_tools_name_are_read(tmp_path: Path) -> None:
+    """`_base_` stays in the values, so that it is reported as a mistake, together with the mistakes in the parents."""
+    document = read_config(
+        write(
+            tmp_path, main="_base_: [one.yaml, gone.yaml]\na: 1\n", one="_base_: two.yaml\nb: 2\n", two="c: 3\na: 0\n"
+        )
+    )
+    assert {key: document.values[key] for key in "abc"} == {"a": 1, "b": 2, "c": 3}
+    places = document.origin(("_base_",)).split(" and ")
+    assert [place.rpartition("/")[2] for place in places] == ["main.yaml:1", "one.yaml:1"]
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [("1e-6", 1e-6), ("2E5", 2e5), (".5", 0.5), ("-3", -3), ("010", 10), ("true", True), ("on", "on"), ("no", "no"),

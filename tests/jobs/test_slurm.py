@@ -143,10 +143,9 @@ def test_the_batch_must_fit_the_processes_that_train(checkout: Path) -> None:
 
 
 def test_files_that_the_job_needs_must_exist(checkout: Path) -> None:
-    for file in ("configs/zero3_multinode.yaml", ".venv/bin/activate"):
-        (checkout / file).unlink()
-        with pytest.raises(InputError, match=rf"has no {re.escape(file.split('/bin')[0])}: run this"):
-            sbatch_script(JOBS["two nodes"])
+    (checkout / "configs/zero3_multinode.yaml").unlink()
+    with pytest.raises(InputError, match=r"has no configs/zero3_multinode.yaml: run this"):
+        sbatch_script(JOBS["two nodes"])
 
 
 def test_the_command_writes_a_file_once_and_prints_how_to_submit_it(checkout: Path, rg_env: Run) -> None:
@@ -333,6 +332,27 @@ def test_only_cache_paths_are_passed_on(cluster: Cluster, environ: Callable[...,
 
 
 HOSTILE = 'a b\'s "$(touch pwned)" `touch pwned`; touch pwned & #'
+
+
+def test_the_environment_need_not_be_in_the_checkout(checkout: Path, tmp_path: Path) -> None:
+    """Without `.venv`, the job uses the environment of the command that writes the script, or that of `--python`."""
+    shutil.rmtree(checkout / ".venv")
+    folder = shlex.quote(str(Path(sys.executable).parent))
+    assert f"\nexport PATH={folder}:$PATH\n" in sbatch_script(job("embedded.yaml"))
+    conda = tmp_path / "my conda/bin"
+    conda.mkdir(parents=True)
+    other = job("embedded.yaml", python=str(conda / "python"))
+    with pytest.raises(InputError, match=r"no rg-env in .*my conda/bin: pass --python PATH, the Python of the env"):
+        sbatch_script(other)
+    (conda / "rg-env").touch()
+    script = sbatch_script(other)
+    assert f"\nexport PATH='{conda}':$PATH\n" in script
+    assert "activate" not in script
+
+
+def test_a_positional_account_is_recognized(checkout: Path, error_of: Callable[..., str]) -> None:
+    error = error_of("slurm", "embedded.yaml", "lab-a", "--gpus", "1", "--time", "1:00:00", "--dry-run")
+    assert error == "error: unexpected argument 'lab-a': for the Slurm account, use --account lab-a\n"
 
 
 @pytest.mark.slow

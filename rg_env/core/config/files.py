@@ -28,6 +28,8 @@ SHORT_FORMS = {"model": "name", "data": "path", "engine": "kind", "output": "dir
 """Sections that may be given as plain text, each with the key that the text sets (`Section.short`)."""
 _SUFFIXES = (".yaml", ".yml")
 _MOST_MERGES = 1000
+_OTHER_EXTENDS = "_base_"
+"""The key that has the meaning of `extends` in other tools."""
 _MAY_START_WITH_HASH = {("data", "answer_after"), ("prompt", "system_prompt")}
 """Keys whose value may start with `#`, as gsm8k's marker `####` does. Without quotes, YAML would treat such a value as
 a comment."""
@@ -156,6 +158,11 @@ def _extend(document: Document, file: Path, above: tuple[Path, ...], files: _Fil
     if here not in files.read:
         files.read[here] = _read(file)
     values, lines = copy.deepcopy(files.read[here][0]), files.read[here][1]
+    other_parents = values.get(_OTHER_EXTENDS)
+    for parent in [other_parents] if isinstance(other_parents, str) else other_parents or []:
+        # The key is a mistake, but the mistakes in the files that it names are reported with it.
+        if isinstance(parent, str) and os.path.isfile(target := file.parent / parent):
+            _extend(document, target, (*above, here), files)
     parents = values.pop("extends", None)
     place = f"{file}:{lines.get(('extends',), 1)}"
     parents = [parents] if isinstance(parents, str) else parents or []
@@ -173,7 +180,10 @@ def _extend(document: Document, file: Path, above: tuple[Path, ...], files: _Fil
         # Paths are made absolute because the run's copy of the config is in another folder.
         located = [os.path.abspath(file.parent / name) if str(name).endswith(".py") else name for name in own]
         values["imports"] = [*earlier, *(name for name in located if name not in earlier)]
+    earlier_place = document.origins.get((_OTHER_EXTENDS,))
     _merge(document, values, lines, file, ())
+    if earlier_place and other_parents:
+        document.origins[_OTHER_EXTENDS,] += f" and {earlier_place}"
 
 
 def _merge(document: Document, values: Mapping[str, Any], lines: Mapping[Keys, int], file: Path, path: Keys) -> None:
@@ -220,8 +230,9 @@ def _open_lists(document: Document, path: Keys, shown: str) -> None:
         above, key = path[:length], path[length]
         value, origin, where = document.get(above), document.origin(above), ".".join(above)
         names = [value] if isinstance(value, str) else value
-        if isinstance(value, str) and where in SHORT_FORMS:
-            document.set(above, {SHORT_FORMS[where]: value}, origin)
+        short = SHORT_FORMS.get(where) or ("model" if above[0] == "models" and length == 2 else "")
+        if isinstance(value, str) and short:
+            document.set(above, {short: value}, origin)
         elif isinstance(names, list) and key in names and all(isinstance(name, str) for name in names):
             document.set(above, {name: {} for name in names}, origin)
         elif isinstance(value, str | list):
