@@ -20,6 +20,7 @@ if settings.get_current_profile_name() == "default":
 gc.set_threshold(100_000)  # as in rg_env.commands.prepare_process
 # All test processes share a cache of rows, separate from the user's cache; its keys include the code's hash.
 os.environ.setdefault("RG_ENV_CACHE", str(Path(tempfile.gettempdir()) / f"rg-env-tests-{os.environ.get('USER', '')}"))
+os.environ.setdefault("XDG_STATE_HOME", f"{os.environ['RG_ENV_CACHE']}-state")
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # see rg_env.commands.prepare_process
 # Test processes share the cores; if each used all threads, they would wait for one another more than they compute.
 if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):

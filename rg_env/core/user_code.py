@@ -26,13 +26,16 @@ process with a time limit of `core.grading.scoring.UPSTREAM_WALL_S` seconds. On 
 dataset's `__init__`.
 """
 
+import contextlib
 import dataclasses
 import hashlib
+import hmac
 import importlib
 import importlib.util
 import json
 import os
 import re
+import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -47,6 +50,7 @@ from rg_env.core.text import one_line, shortened, user_error
 from rg_env.errors import InputError
 
 CATEGORY = "user"
+_KEY_BYTES = 32
 
 _sources: dict[str, str] = {}
 """Source hash of each imported file (by absolute path) or module (by name)."""
@@ -75,6 +79,16 @@ def sources() -> dict[str, str]:
     """Return the SHA-256 hash of each imported module's or file's source. For a module in a package, the hash covers
     all .py files in the top-level package."""
     return dict(_sources)
+
+
+def import_unchanged(expected: Mapping[str, str]) -> None:
+    """Import the modules, and the .py files that have the same content as when `sources` returned `expected`. Other
+    files, and imports that fail, are left out."""
+    for name, source in expected.items():
+        with contextlib.suppress(InputError, OSError):
+            data = Path(name).read_bytes() if name.endswith(".py") else b""
+            if not data or hashlib.sha256(b"%d:" % len(data) + data).hexdigest() == source:
+                import_user_code([name])
 
 
 def import_same(expected: Mapping[str, str]) -> None:
@@ -150,6 +164,52 @@ def _hash_of(module: ModuleType) -> str:
         data = file.read_bytes()
         digest.update(b"%d:" % len(data) + data)
     return digest.hexdigest()
+
+
+# Seals
+
+
+def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `values` (JSON values) with a seal by which a run of this user is told from a folder that was downloaded.
+
+    A run's folder names files outside of itself: code that was imported, and data. An evaluation uses them only if they
+    are sealed, because a stranger's folder could name any file. The seal is an HMAC with a key that never leaves this
+    user's state folder (`rg-env/key` in `XDG_STATE_HOME` or `~/.local/state`). Without such a folder, there is no seal.
+    """
+    key = _seal_key(create=True)
+    return {**values, "seal": _seal(values, key)} if key else dict(values)
+
+
+def opened(values: object) -> dict[str, Any]:
+    """Return the values without their seal, or {} unless this user sealed them."""
+    if not isinstance(values, Mapping) or not isinstance(seal := values.get("seal"), str):
+        return {}
+    rest = {name: value for name, value in values.items() if name != "seal"}
+    key = _seal_key()
+    try:
+        return rest if key and hmac.compare_digest(seal.encode(), _seal(rest, key).encode()) else {}
+    except (TypeError, ValueError):  # not JSON values
+        return {}
+
+
+def _seal(values: Mapping[str, Any], key: bytes) -> str:
+    return hmac.new(key, json.dumps(values, sort_keys=True).encode(), hashlib.sha256).hexdigest()
+
+
+def _seal_key(*, create: bool = False) -> bytes | None:
+    try:
+        file = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "rg-env" / "key"
+        if create and not file.exists():
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with open(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600), "wb") as new:
+                new.write(secrets.token_bytes(_KEY_BYTES))
+        status = file.stat()
+        if status.st_uid != os.getuid() or status.st_mode & 0o077:  # someone else could have read or written it
+            return None
+        key = file.read_bytes()
+        return key if len(key) == _KEY_BYTES else None
+    except (OSError, RuntimeError):  # a missing home folder causes a RuntimeError
+        return None
 
 
 # Tasks

@@ -10,6 +10,7 @@ can be compared. The notes list the settings that match the run from which missi
 any settings that were different in its training.
 """
 
+import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from rg_env.core.data.manifest import read_manifest
 from rg_env.core.rewards import resolve_rewards
 from rg_env.core.run_folder import RunFolder, damaged
 from rg_env.core.text import counted, listed, shortened
+from rg_env.core.user_code import import_unchanged, opened
 from rg_env.errors import InputError
 from rg_env.evaluation.config import EvalConfig, EvalModel, EvalTask, SamplingConfig, run_of
 from rg_env.evaluation.load import path_problems
@@ -47,6 +49,8 @@ class RunSettings:
     """Options of all tasks in the run, by name or label."""
     unknown_rewards: list[str]
     """Names of the run's custom rewards whose code has not been imported."""
+    own_data: str | None
+    """Path of the data file that the run used, if it is this user's own run."""
 
 
 def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
@@ -73,16 +77,19 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
         if settings.unknown_rewards and "rewards" not in config.model_fields_set:
             notes.append(
                 f"{name}: evaluated without its training run's rewards, because the code for "
-                f"{listed(settings.unknown_rewards)} is not imported: pass its file (--imports FILE, or "
-                "`imports` in an evaluation config)"
+                f"{listed(settings.unknown_rewards)} is not imported (only unchanged files of your own runs are "
+                "imported by themselves): pass --imports FILE, or set `imports` in an evaluation config"
             )
         if number == 0:
             filled = _filled(config, settings)
             data = None if config.data else filled.data
-            if data and data.is_file and not Path(data.path).expanduser().exists():
+            path = Path(data.path).expanduser() if data and data.is_file else None
+            if path and not (path.exists() and os.path.abspath(path) == settings.own_data):
+                elsewhere = "in a run of another user or machine, so it is not read"
+                why = elsewhere if path.exists() else "which is not on this machine"
                 raise InputError(
-                    f"{config.models[name].model} was trained on {data.path!r}, which is not on this machine: pass "
-                    "--data FILE (or set `data` in a config), or run the evaluation where the file is"
+                    f"{config.models[name].model} was trained on {str(path)!r}, {why}: pass --data FILE (or set `data` "
+                    "in a config), or run the evaluation where the model was trained"
                 )
             config = filled
         alike, other = _compared(settings, config)
@@ -136,6 +143,8 @@ def _settings(run: RunFolder, models: Mapping[str, EvalModel]) -> RunSettings | 
     """Read the settings of a run, or return None if the run did not record them."""
     if not run.config_file.is_file() or not (recorded := run.arguments().get("eval_config")):
         return None
+    own = opened(run.arguments().get("own_files"))  # a downloaded folder must not name code or files of this machine
+    import_unchanged(own.get("imports", {}))
     try:
         tasks = {name: EvalTask(**task) for name, task in recorded["tasks"].items()}
         evaluated = {name: each for name, each in tasks.items() if each.num_examples}
@@ -143,14 +152,13 @@ def _settings(run: RunFolder, models: Mapping[str, EvalModel]) -> RunSettings | 
         if unknown := _unknown(recorded.get("rewards", {})):
             del values["rewards"]
         options = {name: EvalTask(**each.model_dump(include=_OPTIONS)) for name, each in tasks.items()}
-        return RunSettings(EvalConfig.model_validate(values), options, unknown)
+        return RunSettings(EvalConfig.model_validate(values), options, unknown, own.get("data"))
     except (LookupError, TypeError, AttributeError, ValidationError) as error:
         raise damaged(run.path, f"its files do not describe a training run: {error!r}") from error
 
 
 def _unknown(rewards: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the names of custom rewards whose code has not been imported. Code in a run's folder is never imported,
-    because the folder may have been downloaded."""
+    """Return the names of custom rewards whose code has not been imported."""
     unknown = []
     for name, reward in rewards.items():
         try:

@@ -7,6 +7,7 @@
 Ctrl-C. Monitors, uploads and trackers are callbacks in their own modules.
 """
 
+import os
 import shlex
 import signal
 import sys
@@ -23,6 +24,7 @@ from transformers import TrainerCallback
 from rg_env.core.processes import TOGETHER_S, entered, print_once, world_size
 from rg_env.core.run_folder import RunFolder, locked, not_empty, removed_on_error
 from rg_env.core.text import counted
+from rg_env.core.user_code import sealed, sources
 from rg_env.errors import InputError, StoppedTogether, TrainingError, from_interrupt
 from rg_env.evaluation.config import SamplingConfig
 from rg_env.evaluation.questions import own_rows
@@ -430,6 +432,9 @@ def _describe(
     resumes_here = first > 0 and folder.config_file.exists()
     resolved = _resolved(evaluation, settings if config is None else {})
     resolved["eval_config"] = _eval_config(evaluation, config)
+    data = config.data if config else None
+    path = os.path.abspath(Path(data.path).expanduser()) if data and data.is_file else None
+    resolved["own_files"] = sealed({"imports": sources(), "data": path})
     if config is None:
         folder.write_config(resolved)
     else:

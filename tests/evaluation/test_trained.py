@@ -12,6 +12,7 @@ from rg_env.cli.main import run as command
 from rg_env.core.config import yaml12
 from rg_env.core.data.dataset import build_splits
 from rg_env.core.run_folder import RunFolder, json_lines
+from rg_env.core.user_code import import_user_code, sealed, sources
 from rg_env.errors import InputError
 from rg_env.evaluation.config import EvalConfig
 from rg_env.evaluation.load import load_eval_config
@@ -178,11 +179,53 @@ def test_custom_rewards_are_used_if_their_code_is_imported(run: Path, tmp_path: 
     plain, notes = as_trained(load_eval_config(file))
     assert "shouts" not in plain.rewards
     assert "run: evaluated without its training run's rewards, because the code for shouts is not imported" in notes[0]
-    file.write_text(file.read_text() + "imports: [shouts.py]\n")
+    assert "pass --imports FILE" in notes[0]
     with nothing_left():
-        complete, notes = as_trained(load_eval_config(file))
+        complete, notes = as_trained(load_eval_config(file, options={"imports": [str(tmp_path / "shouts.py")]}))
     assert complete.rewards["shouts"].weight == 0.25
     assert not any("not imported" in note for note in notes)
+
+
+@pytest.mark.slow
+def test_unchanged_code_of_ones_own_run_is_imported(run: Path, tmp_path: Path) -> None:
+    """As in training, but only if the run bears this user's seal. A stranger's folder could name any file."""
+    copy = shutil.copytree(run, tmp_path / "run")
+    code = tmp_path / "shouts.py"
+    code.write_text(REWARD)
+    with nothing_left():
+        import_user_code([str(code)])
+        imports = {name: source for name, source in sources().items() if name == str(code)}
+    arguments = yaml12.load((copy / "arguments.yaml").read_text())
+    assert arguments["own_files"].keys() == {"imports", "data", "seal"}
+    arguments["eval_config"]["rewards"] = {"shouts": {"weight": 0.25}}
+    config = _config(tmp_path / "e", {"ours": str(copy)})
+
+    def rewards(own_files: Any) -> set[str]:
+        (copy / "arguments.yaml").write_text(yaml12.to_yaml({**arguments, "own_files": own_files}))
+        with nothing_left():
+            return set(as_trained(config)[0].rewards)
+
+    own = sealed({"imports": imports, "data": None})
+    assert rewards(own) == {"shouts"}
+    for stranger in ({"imports": imports}, {**own, "seal": "0" * 64}, {**own, "data": "/etc/passwd"}, None, [3]):
+        assert "shouts" not in rewards(stranger), stranger
+    code.write_text(REWARD + "# edited\n")
+    assert "shouts" not in rewards(own)
+
+
+@pytest.mark.slow
+def test_a_downloaded_run_does_not_choose_a_local_file_as_data(own: Path, tmp_path: Path) -> None:
+    """The file exists, but the run is not sealed."""
+    copy = shutil.copytree(own / "run", tmp_path / "run")
+    arguments = yaml12.load((copy / "arguments.yaml").read_text())
+    config = load_eval_config(None, [f"models=[{copy}]", f"output.dir={tmp_path / 'e'}"])
+    assert as_trained(config)[0].data is not None
+    for others in ({}, {**arguments["own_files"], "data": str(tmp_path / "other.jsonl")}):
+        (copy / "arguments.yaml").write_text(yaml12.to_yaml({**arguments, "own_files": others}))
+        with pytest.raises(
+            InputError, match=r"sums.jsonl', in a run of another user or machine, so it is not read: pass"
+        ):
+            as_trained(config)
 
 
 def _numbers(row: Any) -> tuple[int, ...]:
