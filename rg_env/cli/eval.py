@@ -37,6 +37,7 @@ def add(commands: Any) -> None:
     key("--data", "data.path", "FILE", "your own questions: a CSV, JSON, JSONL or Parquet file, or a Hub dataset")
     number("-n", "--num-examples", "--limit", help="questions per task; default: 100")
     number("-r", "--rollouts-per-example", help="sampled answers per question; default: 1")
+    key("--imports", "imports", "FILE", "modules and .py files with your own rewards and tasks", nargs="+")
     number("--max-tokens", dest="sampling.max_tokens", help="token limit per answer; default: 1024")
     key("--temperature", "sampling.temperature", "T", "sampling temperature; default: 1", type=float)
     option("--imports", action="append", metavar="FILE", help="file with your own rewards or tasks (repeatable)")
@@ -76,7 +77,11 @@ def run(options: argparse.Namespace) -> int:
     from rg_env.evaluation.runner import prepared, run_evaluation
 
     if options.dry_run:
+        from rg_env.core.data.dataset import SplitRequest
+
         config, notes, folder = prepared(config, resume=options.resume)
+        requests = [SplitRequest(config.mixture(name), "eval", config.count(name), 0) for name in config.tasks]
+        notes += dict.fromkeys(line for request in requests for line in request.expected_shortage())
         plan = [*config.plan(), f"output      {folder}", *notes]
         print(to_yaml(config.model_dump(mode="json")), "# The plan", *(f"#   {line}" for line in plan), sep="\n")
         return 0

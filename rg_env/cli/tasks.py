@@ -146,6 +146,7 @@ def one_task(name: str, level: int | None = None, show: int = 0, seed: int = 0) 
         lines.append("levels (attribute: highest level):")
         lines += [f"  {attribute}: {len(steps) - 1}" for attribute, steps in entry["levels"].items()]
     lines += [f"  level {broken} does not work: {reason}" for broken, reason in entry["broken_levels"].items()]
+    lines += _distinct_lines(spec.name, level)
     lines.append(f"problem key (determines the split): {problem_keys.described(spec.name)}")
     measurements = f"{AUDIT_HEADER}\n{audit_line(measured)}\n{_AUDIT_LEGEND}"
     lines += ["measured with the default options:", indent(measurements, "  ")]
@@ -153,6 +154,25 @@ def one_task(name: str, level: int | None = None, show: int = 0, seed: int = 0) 
         gold = row["answer"] or "(not stored by the library)"
         lines += ["", f"example {number}:", row["question"].rstrip(), f"answer: {gold}"]
     return "\n".join(lines)
+
+
+def _distinct_lines(name: str, level: int | None) -> list[str]:
+    """Return how many distinct questions a task has, with the default options or at `level`, and at all levels."""
+    from rg_env.core.data.dataset import measured
+    from rg_env.core.tasks.mixture import Mixture
+    from rg_env.core.tasks.task_table import working_levels
+
+    choices: dict[str, dict[str, int]] = {"default options": {}}
+    choices |= {f"level {each}": {"level": each} for each in working_levels(name)}
+    shown = choices if level is None else {f"level {level}": {"level": level}}
+    lines = []
+    for what, options in shown.items():
+        if found := measured(Mixture.parse({"name": name, **options}).tasks[0]):
+            lines.append(f"  {what}: {found.described('train')} to train on, {found.described('eval')} to evaluate on")
+    if not lines:
+        return []
+    rule = "a larger training split repeats questions, a larger evaluation split is reduced (splits.on_few)"
+    return [f"distinct questions ({rule}):", *lines]
 
 
 def show_audit(tasks: Sequence[str] = ()) -> bool:

@@ -3,11 +3,15 @@
 import argparse
 import os
 import re
-from typing import Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from rg_env.cli import sweep
 from rg_env.commands import require
 from rg_env.errors import InputError
+
+if TYPE_CHECKING:
+    from rg_env.training.config.schema import TrainConfig
 
 
 def add(commands: Any) -> None:
@@ -64,7 +68,10 @@ def run(options: argparse.Namespace) -> int:
         from rg_env.training.preflight import check_start
 
         start = check_start(config, resume=options.resume, checkpoint=options.checkpoint, wait=False)
-        print("\n".join([describe(config, start.train_rows), *(f"#   note        {note}" for note in start.notes)]))
+        notes = [f"#   note        {note}" for note in start.notes]
+        print("\n".join([describe(config, start.train_rows), *notes]), flush=True)
+        if start.found_model and find_spec("torch"):
+            print_model_checks(config)
         return 0
     require("torch", extra="train")
     from rg_env.training import evaluate_config, run_config
@@ -74,3 +81,16 @@ def run(options: argparse.Namespace) -> int:
         return 0
     results = run_config(config, resume=options.resume)
     return 130 if results.get("interrupted") else int(bool(results.get("stopped_by")))
+
+
+def print_model_checks(config: "TrainConfig") -> None:
+    """Print what the model's files say about the run: whether the prompts in its data fit, and its memory. This imports
+    torch. Raises `InputError` if the run would refuse the prompts."""
+    from rg_env.jobs.doctor import model_checks
+
+    for check in model_checks(config):
+        if check.name == "prompts" and check.status == "failed":
+            raise InputError(check.finding)
+        problem = f"{check.status}: " if check.status in ("failed", "warning") else ""
+        fix = f"; fix: {check.fix}" if check.fix else ""
+        print(f"#   {check.name:<11} {problem}{check.finding}{fix}", flush=True)

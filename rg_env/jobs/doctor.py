@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rg_env.core.config.files import Document, overridden, read_config
-from rg_env.core.processes import run, run_python
+from rg_env.core.processes import run, run_python, world_size
 from rg_env.core.run_folder import OUTPUTS, RunFolder, gguf_file
 from rg_env.core.text import counted, gigabytes, reason_of, user_error
 from rg_env.errors import InputError, OutputFolderError, RGEnvError, ServerError, how_to_install
@@ -134,6 +134,20 @@ def diagnose(planned: PlannedRun) -> Iterator[Check]:
     yield _run("server", check_server, planned, model.name, prompts.value)
     yield _run("memory", check_memory, planned, model, prompts.value, *free_memory(planned, gpus))
     yield _run("output folder", check_output, planned, model.adapters(planned) or model.shape.parameters)
+
+
+def model_checks(config: TrainConfig) -> Iterator[Check]:
+    """Run the checks of the model, of the prompts in the user's own data and of memory, and yield each result. No rows
+    are drawn, and no other process is started."""
+    planned = PlannedRun(config, world_size())
+    yield (model := _run("model", check_model, config.model.name))
+    if model.status != "ok":
+        return
+    prompts = None
+    if config.data is not None:
+        yield (prompts := _run("prompts", check_prompts, planned, model.value))
+    lengths, gpus = prompts.value if prompts else None, Gpus(torch=probe_torch())
+    yield _run("memory", check_memory, planned, model.value, lengths, *free_memory(planned, gpus))
 
 
 def _run(name: str, check: Callable[..., Check], *arguments: Any) -> Check:
@@ -375,7 +389,8 @@ def check_prompts(planned: PlannedRun, model: Model) -> Check:
         return Check("skipped", finding)
     try:
         encoder = PromptEncoder(model.tokenizer, config.prompt.chat_template_kwargs)
-        own = config.environment(None if config.data is None else preflight.own_rows(config))
+        data = config.data
+        own = preflight.fitting(config, preflight.own_rows(config), encoder) if data else config.environment()
         gyms = [gym for _, gym in config.evaluation_environments()]
     except RGEnvError as error:
         return Check("failed", str(error), "correct the tasks or the data; `rg-env tasks NAME` shows a task's options")

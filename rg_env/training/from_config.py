@@ -12,7 +12,7 @@ from rg_env.core.processes import print_once
 from rg_env.core.run_folder import RunFolder, checkpoint_step
 from rg_env.training.config.plan import plan
 from rg_env.training.config.schema import EvaluationSettings, TrainConfig
-from rg_env.training.preflight import check_start
+from rg_env.training.preflight import check_start, fitting
 
 if TYPE_CHECKING:
     from rg_env.core.environment import Environment
@@ -30,17 +30,15 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
     print_once("\n".join([*plan(shown, own_rows=start.train_rows), f"loading {config.model.name} ..."]))
     began = time.monotonic()
     from rg_env.inference.models import describe_model, load_policy
-    from rg_env.inference.protocol import PromptEncoder, prompt_lengths
+    from rg_env.inference.protocol import PromptEncoder
     from rg_env.training.collectives import choose_folder
     from rg_env.training.run import train
-    from rg_env.training.trainer import check_prompts
 
     if gc.get_freeze_count() == 0:  # a later run would also exempt what an earlier run left
         gc.freeze()  # garbage collections need not visit the libraries' objects, about a million, which stay
     encoder = PromptEncoder(describe_model(config.model.name).tokenizer, config.prompt.chat_template_kwargs)
-    env = config.environment(start.rows)
     # The trainer also checks prompts, but only after the weights have been loaded, which can take minutes.
-    check_prompts(prompt_lengths(env, encoder), config.training.max_prompt_length)
+    env = fitting(config, start.rows, encoder)
     # This connects the processes. With FSDP2, only connected processes leave the loading of weights to one process.
     folder = choose_folder(start.folder, "run", resume)
     policy = load_policy(config.model.name, attention=config.model.attention, dtype=config.model.dtype)
@@ -69,6 +67,7 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Resu
     began = time.monotonic()
     from rg_env.evaluation.questions import own_rows
     from rg_env.inference.models import load_policy, with_adapters
+    from rg_env.inference.protocol import PromptEncoder
     from rg_env.training.evaluation import evaluate_only
 
     adapters = checkpoint if checkpoint and (Path(checkpoint) / "adapter_config.json").is_file() else None
@@ -76,7 +75,8 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Resu
     policy = load_policy(name, attention=config.model.attention, dtype=config.model.dtype)
     if adapters:
         policy = with_adapters(policy, adapters)
-    env, evaluation = config.environment(start.rows), evaluation_plan(config)
+    encoder = PromptEncoder(policy.tokenizer, config.prompt.chat_template_kwargs)
+    env, evaluation = fitting(config, start.rows, encoder), evaluation_plan(config)
     # An evaluation needs neither a reference model nor new adapters nor a curriculum.
     training = config.training.model_copy(update={"beta": 0.0, "kl_reference": "initial"})
     model = config.model.model_copy(update={"name": name})

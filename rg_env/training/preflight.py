@@ -7,16 +7,22 @@ model or the tensors are loaded.
 """
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 
 from rg_env.core.data.generation import check_options
 from rg_env.core.data.manifest import read_manifest
-from rg_env.core.data.user_rows import split_rows
+from rg_env.core.data.user_rows import DataConfig, split_rows
+from rg_env.core.environment import Environment
 from rg_env.core.hub import LOGIN, note_on_model
+from rg_env.core.processes import print_once
+from rg_env.core.rewards.rubric import question_of
 from rg_env.core.run_folder import RunFolder, gguf_file, model_path_problem, run_name
-from rg_env.core.text import counted, one_line
+from rg_env.core.text import counted, one_line, shortened
 from rg_env.errors import InputError
+from rg_env.inference.protocol import PromptEncoder, prompt_lengths
 from rg_env.inference.vllm.client import VllmServer
 from rg_env.tiny import TINY
 from rg_env.training.config.schema import DataRows, HubConfig, LoggingConfig, TrainConfig
@@ -36,6 +42,9 @@ class Start:
     been downloaded yet."""
     notes: list[str] = field(default_factory=list)
     """Messages about requirements that are not met yet but must be met when the run starts."""
+
+    found_model: bool = True
+    """Whether the model is on this machine or on the Hub, as far as this was checked."""
 
     @property
     def train_rows(self) -> int | None:
@@ -59,8 +68,8 @@ def check_start(
         checkpoint: checkpoint to evaluate.
         evaluates: whether the run only evaluates.
         wait: whether to create a new output folder if `output.dir` is not set, to wait up to `engine.connect_timeout`
-            seconds for a vLLM server, and to download data. If False, an unreachable server is only reported in
-            `notes`, and the model is looked up on the Hub.
+            seconds for a vLLM server, and to download data. If False, an unreachable server, a missing login and tasks
+            with too few questions are only reported in `notes`, and the model is looked up on the Hub.
 
     Raises:
         InputError: the output folder, the model folder, a checkpoint, the manifest, the data or a task's options are
@@ -93,9 +102,17 @@ def check_start(
         tasks |= {f"evaluation.tasks.{label or task.name}": task for task in mixture.tasks}
     check_options(tasks)
     rows = own_rows(config) if read_data else None
-    check_hub(config.hub)
-    check_logins(config.logging)
-    notes = []
+    notes: list[str] = []
+    unknown_model = None
+    for check in (lambda: check_hub(config.hub), lambda: check_logins(config.logging)):
+        try:
+            check()
+        except InputError as error:
+            if wait:
+                raise
+            notes.append(str(error))
+    if not wait:
+        notes += dict.fromkeys(line for request in config.row_requests() for line in request.expected_shortage())
     if config.engine.kind == "vllm":
         server = VllmServer(config.engine.host, config.engine.port)
         if wait:
@@ -103,8 +120,9 @@ def check_start(
         elif problem := server.health_problem(timeout_s=2.0):
             notes.append(f"a vLLM server must answer at {server} when the run starts (now: {problem})")
     if not wait and is_loaded and not os.path.exists(config.model.name) and config.model.name != TINY:
-        notes += filter(None, [note_on_model(config.model.name)])
-    return Start(folder, rows, notes)
+        unknown_model = note_on_model(config.model.name)
+        notes += [unknown_model] if unknown_model else []
+    return Start(folder, rows, notes, found_model=not unknown_model)
 
 
 def own_rows(config: TrainConfig) -> DataRows:
@@ -120,6 +138,53 @@ def own_rows(config: TrainConfig) -> DataRows:
             "add questions, or lower splits.num_eval_examples or training.rollouts_per_step"
         )
     return train, evaluation
+
+
+def fitting(config: TrainConfig, rows: DataRows | None, encoder: PromptEncoder) -> Environment:
+    """Return the environment with the config's tasks, or with `rows` from its data, whose prompts all fit
+    `max_prompt_length`. With `data.too_long: drop`, other rows are omitted and counted.
+
+    Raises `InputError` if a prompt is too long, or if too few rows are left.
+    """
+    env, limit = config.environment(rows), config.training.max_prompt_length
+    lengths = prompt_lengths(env, encoder)
+    too_long = sum(length > limit for of_split in lengths.values() for length in of_split)
+    if rows is None or config.data is None or not too_long or config.data.too_long == "error":
+        check_prompts(env, lengths, limit, config.data)
+        return env
+    total = len(env.train_rows) + len(env.eval_rows)
+    print_once(
+        f"{config.data.path}: {too_long} of {counted(total, 'row')} omitted because their prompts are longer than "
+        f"max_prompt_length={limit} tokens (data.too_long: drop)"
+    )
+    fits = [len(encoder(row["prompt"])) <= limit for row in (*env.train_rows, *env.eval_rows)]
+    kept = list(compress((*rows[0], *rows[1]), fits))
+    count = sum(fits[: len(rows[0])])
+    if count < (prompts := config.training.prompts_per_step) or (rows[1] and count == len(kept)):
+        left = f"{counted(count, 'training prompt')} and {counted(len(kept) - count, 'evaluation prompt')} left"
+        raise InputError(
+            f"{config.data.path}: {left} (a step has {counted(prompts, 'prompt')}): raise training.max_prompt_length"
+        )
+    return config.environment((kept[:count], kept[count:]))
+
+
+def check_prompts(
+    env: Environment, lengths: Mapping[str, Sequence[int]], limit: int, data: DataConfig | None = None
+) -> None:
+    """Raise `InputError` if a prompt has more than `limit` tokens. `lengths` contains the prompt lengths by split, and
+    `data` is the source of the rows, if they are from a config's data."""
+    for split, of_split in lengths.items():
+        if too_long := sum(length > limit for length in of_split):
+            number = max(range(len(of_split)), key=of_split.__getitem__)
+            row = (env.train_rows if split == "training" else env.eval_rows)[number]
+            question, task = question_of(row), row["info"].get("rg_task")
+            where = data.place(question) if data else f"task {task!r}" if task else f"row {row['example_id']}"
+            drop = ", or drop such rows (data.too_long=drop)" if data else ""
+            raise InputError(
+                f"{too_long} of {len(of_split)} {split} prompts are longer than max_prompt_length={limit} tokens (the "
+                f"longest has {of_split[number]}: {where}, {shortened(question)}): raise max_prompt_length, or choose "
+                f"easier tasks or shorter questions{drop}"
+            )
 
 
 def check_hub(config: HubConfig) -> None:

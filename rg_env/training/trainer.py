@@ -56,6 +56,7 @@ from rg_env.training.config.schema import EngineConfig
 from rg_env.training.curriculum import Curriculum
 from rg_env.training.memory_estimate import activations_fit
 from rg_env.training.monitors import StepGuard
+from rg_env.training.preflight import check_prompts
 from rg_env.training.reporting.metrics import StepMetrics, step_costs
 from rg_env.training.rollouts import BatchOrder, GroupFilter, Rollouts, RolloutSampler, repeated
 from rg_env.training.strategy import StepResult, check_engine, make_strategy
@@ -134,7 +135,7 @@ class GRPOTrainer:
         Return the number of tokens in the longest prompt."""
         args, curriculum = self.args, self.curriculum
         limit, lengths = args.max_prompt_length, prompt_lengths(self.env, encoder)
-        check_prompts(lengths, limit)
+        check_prompts(self.env, lengths, limit)
         self.rows_hash = rows_hash(self.env)
         same_everywhere(
             self.accelerator,
@@ -509,16 +510,6 @@ def check_options(args: GRPOConfig, engine: EngineConfig, env: Environment, curr
     for option, needed in (("a curriculum", curriculum is not None), ("filter_groups", args.filter_groups)):
         if needed and not env.has_accuracy:
             raise InputError(f"{option} needs accuracy, which this environment does not measure: remove this option")
-
-
-def check_prompts(lengths: dict[str, list[int]], limit: int) -> None:
-    """Raise `InputError` if a prompt has more than `limit` tokens. `lengths` contains the prompt lengths by split."""
-    for split, of_split in lengths.items():
-        if too_long := sum(length > limit for length in of_split):
-            raise InputError(
-                f"{too_long} of {len(of_split)} {split} prompts are longer than max_prompt_length={limit} tokens (the "
-                f"longest has {max(of_split)}): raise max_prompt_length, or choose easier tasks or shorter questions"
-            )
 
 
 def on_this_machine(args: GRPOConfig) -> GRPOConfig:

@@ -2,17 +2,20 @@
 
 import hashlib
 import json
+import re
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from run_code import run_code
 
 from rg_env.core.data import dataset
-from rg_env.core.data.dataset import build_rows, build_splits
-from rg_env.core.data.splits import question_hash, split_of
+from rg_env.core.data.dataset import Distinct, SplitRequest, build_rows, build_splits, measured
+from rg_env.core.data.splits import Split, question_hash, split_of
 from rg_env.core.grading.scoring import score
-from rg_env.errors import InputError
+from rg_env.core.tasks.mixture import Mixture
+from rg_env.core.tasks.task_table import shipped_table, working_levels
+from rg_env.errors import InputError, TooFewQuestionsError
 
 QUICK = ["leg_counting", "chain_sum", "coin_flip", "list_functions", "word_ladder", "tower_of_hanoi"]
 
@@ -99,6 +102,43 @@ def test_a_task_with_too_few_questions(on_few: Any, capsys: pytest.CaptureFixtur
     use = f"each is used {400 / distinct:.1f} times on average" if on_few == "repeat" else "all are used"
     assert f"task 'tower_of_hanoi' has {distinct} distinct training questions, not 400: {use}\n" in printed
     assert f"task 'tower_of_hanoi' has {count} distinct evaluation questions, not 100: all are used\n" in printed
+
+
+def test_the_number_of_distinct_questions_is_known_without_drawing() -> None:
+    """The table's numbers are those that drawing finds, and describe the same shortage."""
+    mixture = Mixture.parse("tower_of_hanoi")
+    for split in get_args(Split):
+        request = SplitRequest(mixture, split, 200, 0)
+        rows = build_rows("tower_of_hanoi", split, 200, 0)
+        distinct = len({row["question"] for row in rows})
+        found = measured(mixture.tasks[0])
+        assert found is not None
+        assert found.complete
+        assert abs(found.at_least(split) - distinct) <= 2
+        (expected,), (actual,) = request.expected_shortage(), request.shortage(rows)
+        assert re.sub(r"[\d.]+ ", "N ", expected).replace("about ", "") == re.sub(r"[\d.]+ ", "N ", actual)
+    with pytest.raises(TooFewQuestionsError, match=r"about .* distinct evaluation questions, not 100: request fewer"):
+        SplitRequest(mixture, "eval", 100, 0, on_few="error").expected_shortage()
+    assert SplitRequest(Mixture.parse(["maze", "gcd"]), "train", 9000, 0).expected_shortage() == []
+    own = Mixture.parse({"name": "maze", "config": {"max_dist": 11}})
+    assert SplitRequest(own, "train", 10, 0).expected_shortage() == [
+        "not measured: how many distinct questions maze has with these options"
+    ]
+
+
+def test_a_lower_bound_follows_from_what_was_drawn_once_and_twice() -> None:
+    """Without repetitions, 400 draws show that there are more than 80,000 questions."""
+    found = Distinct(400, 300, 100, once=400, twice=0, complete=False)
+    assert found.unseen == 400 * 399 / 2
+    assert (found.described("train"), found.described("eval")) == ("over 60,000", "over 20,000")
+    assert Distinct(2400, 63, 22, 0, 1, complete=True).described("eval") == "22"
+
+
+def test_every_task_and_level_was_measured() -> None:
+    """The table has the default options and the working levels of each task."""
+    for task in shipped_table():
+        for options in ({}, *working_levels(task).values()):
+            assert measured(Mixture.parse({"name": task, "config": options}).tasks[0]), (task, options)
 
 
 def test_a_task_with_too_few_questions_reports_how_many_it_has() -> None:

@@ -308,6 +308,7 @@ def test_own_data_that_was_changed_or_moved(
     copy = shutil.copytree(own / "run", tmp_path / "run")
     arguments_file = yaml12.load((copy / "arguments.yaml").read_text())
     arguments_file["eval_config"]["data"]["path"] = "sums.jsonl"
+    arguments_file["own_files"] = sealed({"imports": {}, "data": str(tmp_path / "sums.jsonl")})
     (copy / "arguments.yaml").write_text(yaml12.to_yaml(arguments_file))
     arguments = ["eval", "--models", "run"]
     with pytest.raises(InputError, match=r"^run/checkpoint-1 was trained on 'sums\.jsonl', which is not on"):

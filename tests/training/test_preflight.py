@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -88,7 +90,7 @@ def test_a_server_that_has_not_started(here: Path) -> None:
     """A dry run prints a note; a run waits for the server and then raises an error."""
     done = train("engine.kind=vllm", "engine.port=1", "--dry-run")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1].startswith("#   note        a vLLM server must answer at 127.0.0.1:1 when")
+    assert "\n#   note        a vLLM server must answer at 127.0.0.1:1 when" in done.stdout
     done = train("engine.kind=vllm", "engine.port=1", "engine.connect_timeout=0.1")
     assert "no vLLM server at 127.0.0.1:1 within 0.1 s" in done.stderr
 
@@ -97,12 +99,53 @@ def test_a_server_that_has_not_started(here: Path) -> None:
     ("key", "words"), [({}, "not logged in"), ({"WANDB_API_KEY": "short"}, "WANDB_API_KEY invalid: API key must have")]
 )
 def test_wandb_without_a_login(here: Path, key: dict[str, str], words: str) -> None:
-    """Without this check, wandb would prompt for a login or raise its own error."""
-    done = train("logging.report_to=wandb", "--dry-run", WANDB_DIR=str(here), **key)
+    """Without this check, wandb would prompt for a login or raise its own error. In a dry run, which needs no login, it
+    is a note."""
+    done = train("logging.report_to=wandb", WANDB_DIR=str(here), **key)
     assert done.returncode == 2
     assert f"cannot report to wandb: {words}" in done.stderr
     assert "set WANDB_API_KEY in .env" in done.stderr
     assert "\nerror: " in f"\n{done.stderr}"
+    start = None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WANDB_DIR", str(here))
+        patch.setenv("WANDB_API_KEY", "short")
+        patch.setenv("HF_HOME", "/nowhere")
+        patch.delenv("HF_TOKEN", raising=False)
+        overrides = ["logging.report_to=wandb", "hub.enabled=true", "hub.repo_id=me/x"]
+        start = check_start(load_train_config("run.yaml", overrides), wait=False)
+    assert [note.partition(":")[0] for note in start.notes] == ["hub.enabled", "cannot report to wandb"]
+
+
+def test_a_dry_run_says_how_many_distinct_questions_there_are(here: Path) -> None:
+    """The numbers come from the task table, so nothing is drawn. With `on_few: error`, too few are an error."""
+    overrides = ["tasks=[tower_of_hanoi, chain_sum]", "splits.num_train_examples=600", "splits.num_eval_examples=100"]
+    start = check_start(load_train_config("run.yaml", overrides), wait=False)
+    assert [re.sub(r"about \d+|\d\.\d", "N", note) for note in start.notes] == [
+        "task 'tower_of_hanoi' has N distinct training questions, not 300: each is used N times on average",
+        "task 'tower_of_hanoi' has N distinct evaluation questions, not 50: all are used",
+    ]
+    with pytest.raises(InputError, match=r"questions, not 300: request fewer, because splits\.on_few is 'error'"):
+        check_start(load_train_config("run.yaml", [*overrides, "splits.on_few=error"]), wait=False)
+
+
+LONG = ["tasks=null", "data.path=long.jsonl", "splits.num_eval_examples=4", "training.max_prompt_length=120",
+        "training.max_tokens=60", "training.rollouts_per_step=64"]  # fmt: skip
+
+
+def test_rows_with_long_prompts(here: Path, rg_env: Callable[..., tuple[int, str, str]]) -> None:
+    """The error names the row of the longest prompt, also in a dry run. `data.too_long=drop` omits and counts them."""
+    rows = [{**row, "question": row["question"] + " 1 +" * 60 * (number in (6, 9))} for number, row in enumerate(DATA)]
+    (here / "long.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, _, error = rg_env("train", "run.yaml", *LONG, "--dry-run")
+    assert code == 2
+    assert re.search(r"2 of 36 training prompts are longer than max_prompt_length=120 tokens \(the longest has", error)
+    assert re.search(r"line (7|10) of long.jsonl, '(6|9) \+ 1 = 1 \+.*data.too_long=drop", error)
+    code, printed, _ = rg_env("train", "run.yaml", *LONG, "data.too_long=drop", "--dry-run")
+    assert code == 0
+    assert "long.jsonl: 2 of 40 rows omitted because their prompts are longer than max_prompt_length=120" in printed
+    assert re.search(r"#   prompts     all 38 prompts are within 120 tokens", printed)
+    assert re.search(r"#   memory      each process needs about", printed)
 
 
 def test_the_rows_of_own_data(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,27 +13,83 @@ Starting from that item, distinct questions in the requested split are kept, in 
 of cores (`core.data.generation`). A repeated build reads the rows from disk (`core.data.row_cache`).
 """
 
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from rg_env.core.data import row_cache
 from rg_env.core.data.generation import Generation, RowRequest
 from rg_env.core.data.manifest import Manifest, check_manifest, make_manifest, read_manifest
 from rg_env.core.data.selection import DrawnRow as DrawnRow
-from rg_env.core.data.splits import OnFew, Split, SplitBy
+from rg_env.core.data.splits import EVAL_SHARE, OnFew, Split, SplitBy
 from rg_env.core.processes import print_once
-from rg_env.core.tasks.mixture import Mixture
-from rg_env.core.tasks.task_table import is_user_task
-from rg_env.core.text import is_count, shortened
+from rg_env.core.tasks.mixture import Mixture, TaskSpec
+from rg_env.core.tasks.task_table import is_user_task, load_table
+from rg_env.core.text import is_count, listed, shortened
 from rg_env.core.user_code import sources
-from rg_env.errors import InputError
+from rg_env.errors import InputError, TooFewQuestionsError
 
 MAX_ROWS = 2**31
 """Maximum number of rows in a split."""
+
+DISTINCT_FILE = Path(__file__).parents[1] / "distinct_questions.json"
+"""How many distinct questions tasks have with the default options, at their levels, and with the options in the shipped
+configs. `tools/distinct_questions.py` takes the measurements by drawing. Cached rows do not depend on this folder."""
+
+
+class Distinct(NamedTuple):
+    """What a number of draws contained."""
+
+    draws: int
+    train: int
+    """Number of distinct questions in the training split."""
+    eval: int
+    """Number of distinct questions in the evaluation split."""
+    once: int
+    """Number of questions that were drawn exactly once."""
+    twice: int
+    """Number of questions that were drawn exactly twice."""
+    complete: int
+    """1 if further draws would have no new question, by the same rule as for rows (`selection.PATIENCE_DRAWS`)."""
+
+    @property
+    def unseen(self) -> float:
+        """Lower bound of the expected number of other questions: A. Chao, Scandinavian Journal of Statistics 11 (1984),
+        bias-corrected."""
+        return 0.0 if self.complete else self.once * (self.once - 1) / (2 * (self.twice + 1))
+
+    def at_least(self, split: Split) -> int:
+        """Return how many distinct questions the split has at least, to two digits if there are others."""
+        share = EVAL_SHARE if split == "eval" else 1 - EVAL_SHARE
+        found = int(getattr(self, split) + share * self.unseen)
+        digits = 10 ** max(0, len(str(found)) - 2)
+        return found if self.complete else found // digits * digits
+
+    def described(self, split: Split) -> str:
+        """Return the number of distinct questions as text, such as "63" or "over 60,000"."""
+        return f"{'' if self.complete else 'over '}{self.at_least(split):,}"
+
+
+def options_key(spec: TaskSpec) -> str:
+    """Return the task's options that differ from the defaults, as JSON."""
+    defaults = load_table()[spec.name]["options"]
+    return json.dumps({key: value for key, value in sorted(spec.config.items()) if value != defaults.get(key)})
+
+
+def measured(spec: TaskSpec) -> Distinct | None:
+    """Return the measurement for a task with these options, or None if there is none."""
+    found = _table().get(spec.name, {}).get(options_key(spec))
+    return None if found is None else Distinct._make(found)
+
+
+@lru_cache(maxsize=1)
+def _table() -> dict[str, dict[str, list[Any]]]:
+    found: dict[str, dict[str, list[Any]]] = json.loads(DISTINCT_FILE.read_text(encoding="utf-8"))
+    return found
 
 
 @dataclass(frozen=True)
@@ -81,7 +137,6 @@ class SplitRequest:
 
     def shortage(self, rows: Sequence[DrawnRow]) -> list[str]:
         """Describe the tasks with fewer distinct questions than requested, one line each."""
-        what = {"train": "training", "eval": "evaluation"}[self.split]
         questions: dict[tuple[str, str], list[str]] = {}
         for row in rows:
             questions.setdefault((row["info"]["rg_task"], row["info"]["config"]), []).append(row["question"])
@@ -89,8 +144,32 @@ class SplitRequest:
         for task, count in zip(self.mixture.tasks, self.counts, strict=True):
             own = questions.get((task.name, task.config_json), [])
             if 0 < (few := len(set(own))) < count:
-                then = f"each is used {len(own) / few:.1f} times on average" if len(own) > few else "all are used"
-                lines.append(f"task {task.name!r} has {few:,} distinct {what} questions, not {count:,}: {then}")
+                lines.append(f"task {task.name!r} has {self._few(few, count, len(own))}")
+        return lines
+
+    def _few(self, few: int, count: int, used: int) -> str:
+        what = {"train": "training", "eval": "evaluation"}[self.split]
+        then = f"each is used {used / few:.1f} times on average" if used > few else "all are used"
+        then = f"request fewer, because splits.on_few is {self.on_few!r}" if self.on_few == "error" else then
+        return f"{few:,} distinct {what} {'question' if few == 1 else 'questions'}, not {count:,}: {then}"
+
+    def expected_shortage(self) -> list[str]:
+        """Describe the tasks that are known to have fewer distinct questions than requested, one line each, and those
+        whose number is not known (see `measured`). Nothing is drawn.
+
+        Raises `TooFewQuestionsError` if `on_few` is "error" and a task has too few.
+        """
+        lines, unknown = [], []
+        for task, count in zip(self.mixture.tasks, self.counts, strict=True):
+            if (known := measured(task)) is None:
+                unknown.append(task.name)
+            elif known.complete and (few := known.at_least(self.split)) < count:
+                used = count if self.on_few == "repeat" and self.split == "train" else few
+                lines.append(f"task {task.name!r} has about {self._few(few, count, used)}")
+                if self.on_few == "error":
+                    raise TooFewQuestionsError(lines[-1], few)
+        if unknown and self.n:
+            lines.append(f"not measured: how many distinct questions {listed(unknown)} has with these options")
         return lines
 
 

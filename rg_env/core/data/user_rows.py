@@ -20,7 +20,7 @@ from decimal import Decimal
 from functools import lru_cache
 from numbers import Real
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from rg_env.core.config.files import OTHER_NAMES
 from rg_env.core.config.parsing import Section, Text
@@ -64,6 +64,9 @@ class DataConfig(Section):
     answer_after: Text | None = None
     """Marker in the answer column, such as "####". The gold answer is the text after the last marker. Default: the
     entire text is the answer."""
+    too_long: Literal["drop", "error"] = "error"
+    """What happens in training if prompts are longer than `training.max_prompt_length`: "drop" omits their rows and
+    prints how many, and "error" ends the run before it starts."""
 
     @property
     def name(self) -> str:
@@ -90,10 +93,18 @@ class DataConfig(Section):
         found = _rows_of(self, file.stat().st_mtime_ns if file.is_file() else 0)
         return [{**row, "info": {OWN_TASK: self.name}} for row in found]
 
+    def place(self, question: str) -> str:
+        """Return where the data has the question: "line 3 of problems.csv", or the data's name if it is on the Hub."""
+        located = _read(self.path, self.config, self.split) if self.is_file else ()
+        found = (
+            place for place, row in located if isinstance(row, Mapping) and row.get(self.question_column) == question
+        )
+        return f"{next(found, 'a row')} of {self.path}"
+
 
 @lru_cache(maxsize=4)
 def _rows_of(data: DataConfig, modified: int) -> list[dict[str, str]]:
-    return load_rows(data.path, **data.model_dump(exclude={"path"}))
+    return load_rows(data.path, **data.model_dump(exclude={"path", "too_long"}))
 
 
 def load_rows(

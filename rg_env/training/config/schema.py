@@ -17,7 +17,8 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from rg_env.core.config import parsing
 from rg_env.core.config.files import without_nulls
 from rg_env.core.config.parsing import Above0, Count, From0, Positive, Section, Seed, Share, TaskOptions, Text, named
-from rg_env.core.data.splits import OnFew, SplitBy
+from rg_env.core.data.dataset import SplitRequest
+from rg_env.core.data.splits import OnFew, Split, SplitBy
 from rg_env.core.data.user_rows import DataConfig
 from rg_env.core.environment import Environment, ReasoningGym
 from rg_env.core.hub import repo_problem
@@ -475,6 +476,17 @@ class TrainConfig(Section):
         """Yield the environment for each of the `evaluation_mixtures`, with its label."""
         for label, mixture in self.evaluation_mixtures.items():
             yield label, self._gym(mixture, 0, round(sum(task.weight for task in mixture.tasks)))
+
+    def row_requests(self) -> list[SplitRequest]:
+        """Return the requests for the rows of all environments, except for `data`."""
+        splits, seed = self.splits, self.seed if self.splits.seed is None else self.splits.seed
+        sizes: list[tuple[Mixture, Split, int, int]] = []
+        if self.tasks and self.data is None:
+            sizes = [(self.mixture, "train", splits.num_train_examples, seed)]
+            sizes.append((self.mixture, "eval", splits.num_eval_examples, splits.eval_seed))
+        for mixture in self.evaluation_mixtures.values():
+            sizes.append((mixture, "eval", round(sum(task.weight for task in mixture.tasks)), splits.eval_seed))
+        return [SplitRequest(*size, splits.by, splits.on_few) for size in sizes]
 
     def _gym(self, mixture: Mixture, num_train: int, num_eval: int, manifest: str | None = None) -> ReasoningGym:
         splits = self.splits
