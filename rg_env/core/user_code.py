@@ -170,7 +170,7 @@ def _hash_of(module: ModuleType) -> str:
 
 
 def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `values` (JSON values) with a seal by which a run of this user is told from a folder that was downloaded.
+    """Return `values` (JSON values) with a seal that distinguishes this user's runs from downloaded folders.
 
     A run's folder names files outside of itself: code that was imported, and data. An evaluation uses them only if they
     are sealed, because a stranger's folder could name any file. The seal is an HMAC with a key that never leaves this

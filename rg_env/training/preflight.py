@@ -44,7 +44,7 @@ class Start:
     """Messages about requirements that are not met yet but must be met when the run starts."""
 
     found_model: bool = True
-    """Whether the model is on this machine or on the Hub, as far as this was checked."""
+    """False if a dry run could not check whether the model exists."""
 
     @property
     def train_rows(self) -> int | None:

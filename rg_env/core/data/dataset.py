@@ -81,7 +81,7 @@ def options_key(spec: TaskSpec) -> str:
 
 
 def measured(spec: TaskSpec) -> Distinct | None:
-    """Return the measurement for a task with these options, or None if there is none."""
+    """Return the measurement for a task with these options, or None if it was not taken."""
     found = _table().get(spec.name, {}).get(options_key(spec))
     return None if found is None else Distinct._make(found)
 
