@@ -37,7 +37,6 @@ def add(commands: Any) -> None:
     key("--data", "data.path", "FILE", "your own questions: a CSV, JSON, JSONL or Parquet file, or a Hub dataset")
     number("-n", "--num-examples", "--limit", help="questions per task; default: 100")
     number("-r", "--rollouts-per-example", help="sampled answers per question; default: 1")
-    key("--imports", "imports", "FILE", "modules and .py files with your own rewards and tasks", nargs="+")
     number("--max-tokens", dest="sampling.max_tokens", help="token limit per answer; default: 1024")
     key("--temperature", "sampling.temperature", "T", "sampling temperature; default: 1", type=float)
     option("--imports", action="append", metavar="FILE", help="file with your own rewards or tasks (repeatable)")
