@@ -38,11 +38,12 @@ def add(commands: Any) -> None:
     push = commands.add_parser(
         "push",
         help="publish a trained model on the Hugging Face Hub with a generated model card",
-        usage="rg-env push CHECKPOINT --repo-id USER/NAME [--private] [--optimizer-state none|full] [options]",
+        usage="rg-env push CHECKPOINT --repo-id USER/NAME [--private] [--card FILE] [options]",
         epilog="The command requires a write token (HF_TOKEN or `hf auth login`). "
         "Rerun the command to resume an interrupted upload.",
         examples=[
             "rg-env push outputs/RUN --repo-id me/legs --dry-run",
+            "rg-env push outputs/RUN --repo-id me/legs --card outputs/RUN/card.md",
             "rg-env push outputs/RUN/checkpoint-200 --repo-id me/legs --private --optimizer-state full",
         ],
     )
@@ -54,7 +55,8 @@ def add(commands: Any) -> None:
     text = "optimizer state to upload (needed to resume training); default: none"
     option("--optimizer-state", choices=["none", "full"], default="none", help=text)
     option("--revision", metavar="BRANCH", help="target branch (created if missing); default: main")
-    push.flag("--dry-run", help="list the files, print the card and check the export, but do not upload anything")
+    option("--card", metavar="FILE", type=Path, help="Markdown file to upload as the model card; default: generated")
+    push.flag("--dry-run", help="list the files and write the card to card.md in the run's folder; nothing is uploaded")
     push.set_defaults(run=_push)
 
 

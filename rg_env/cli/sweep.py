@@ -25,11 +25,12 @@ def add(commands: Any) -> None:
     """Add `rg-env compare` to the subcommands."""
     compare = commands.add_parser(
         "compare",
-        help="compare a sweep's finished runs in a table and plots",
+        help="compare the settings of a sweep in tables and plots",
         usage="rg-env compare FOLDER",
-        epilog="The command prints the table and writes comparison.md, comparison.json, comparison.png and curves.png "
-        "to FOLDER. For runs that do not belong to a single sweep, use `rg-env plot RUN RUN` to draw the curves, and "
-        "`rg-env eval --models RUN RUN` to compare the models.",
+        epilog="The command prints the means by setting, with intervals over seeds, and a paired test between "
+        "settings. It writes them to comparison.md, comparison.json, comparison.csv and comparison.tex in FOLDER, with "
+        "the plots comparison.png and curves.png. For runs that do not belong to a single sweep, use `rg-env plot RUN "
+        "RUN --group` to draw the curves, and `rg-env eval --models RUN RUN` to compare the models.",
     )
     compare.add_argument("folder", metavar="FOLDER", type=Path, help="sweep folder")
     compare.set_defaults(run=lambda options: compare_runs(options.folder))

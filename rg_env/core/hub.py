@@ -24,11 +24,13 @@ def push_arguments(
     private: bool = False,
     optimizer_state: OptimizerState = "none",
     revision: str | None = None,
+    card: Path | None = None,
 ) -> list[str]:
     """Return the command-line arguments of `rg-env` that publish a model, as `rg_env.publish.push.push` does."""
     state = ["--optimizer-state", optimizer_state] if optimizer_state != "none" else []
     branch = ["--revision", revision] if revision else []
-    return ["push", str(path), "--repo-id", repo_id, *(["--private"] if private else []), *state, *branch]
+    text = ["--card", str(card)] if card else []
+    return ["push", str(path), "--repo-id", repo_id, *(["--private"] if private else []), *state, *branch, *text]
 
 
 def hub_answers() -> bool:

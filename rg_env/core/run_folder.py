@@ -137,6 +137,13 @@ class RunFolder:
         """Return the contents of train_results.json, or None if the run has not ended."""
         return read_json(self.results_file) if self.results_file.is_file() else None
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the run has ended, and has not been resumed since."""
+        files = (self.metrics_file, self.results_file)
+        logged, ended = (file.stat().st_mtime_ns if file.is_file() else -1 for file in files)
+        return ended >= max(logged, 0)
+
     def metrics(self) -> list[dict[str, Any]]:
         """Return the lines of metrics.jsonl, each with its step, or an empty list if the file is missing."""
         return list(_with_steps(self.metrics_file))

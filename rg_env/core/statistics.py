@@ -270,3 +270,8 @@ def with_interval(value: float, interval: Interval | None, digits: int = 3, *, s
     `sign`."""
     form = f"{'+' if sign else ''}.{digits}f"
     return f"{value:{form}}" + ("" if interval is None else f" [{interval[0]:{form}}, {interval[1]:{form}}]")
+
+
+def p_shown(p_value: float) -> str:
+    """Format a p-value, as in all tables: "0.030" or "< 0.001"."""
+    return "< 0.001" if p_value < 0.001 else f"{p_value:.3f}"

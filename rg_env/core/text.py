@@ -15,6 +15,7 @@ import sys
 import traceback
 import unicodedata
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -190,9 +191,32 @@ def shown(value: object) -> str:
         return "+".join(map(shown, value))
     if isinstance(value, dict):
         return "+".join(f"{key}-{shown(each)}" for key, each in value.items())
+    if isinstance(value, float) and 0 < abs(value) < 1e-3:
+        return _scientific(value)
     return " ".join(value.split()) if isinstance(value, str) else json.dumps(value)
 
 
+def _scientific(value: float) -> str:
+    """Format a number as it is typed: "3e-5", where `repr` has "3e-05"."""
+    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    rest = "".join(map(str, digits[1:]))
+    return f"{'-' * sign}{digits[0]}{rest and '.'}{rest}e{int(exponent) + len(digits) - 1}"
+
+
+def shown_alike(values: Sequence[object]) -> list[str]:
+    """Return `shown` for each value of one key, with all numbers in the same notation: "1e-3" next to "1e-4"."""
+    numbers = [value for value in values if isinstance(value, float) and is_number(value) and value]
+    is_scientific = any("e" in shown(value) for value in numbers)
+    return [_scientific(value) if is_scientific and value in numbers else shown(value) for value in values]
+
+
+def point_labels(points: Sequence[dict[str, Any]], separator: str = " ") -> list[str]:
+    """Return a label for each point, which all have the same keys: "learning_rate=3e-5 beta=0.1"."""
+    labels = short_keys(points[0])
+    columns = [[f"{label}={text}" for text in shown_alike([p[key] for p in points])] for key, label in labels.items()]
+    return [separator.join(parts) for parts in zip(*columns, strict=True)] or [""] * len(points)
+
+
 def described(values: dict[str, Any]) -> str:
-    """Format `values` as key=value pairs on one line, such as "learning_rate=1e-06 max_tokens=64"."""
-    return " ".join(f"{label}={shown(values[key])}" for key, label in short_keys(values).items())
+    """Format `values` as key=value pairs on one line, such as "learning_rate=1e-6 max_tokens=64"."""
+    return point_labels([values])[0]

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from rg_env.core.statistics import Interval, with_interval
+from rg_env.core.statistics import Interval, p_shown, with_interval
 from rg_env.core.text import counted
 from rg_env.evaluation.results import PART_SUFFIXES, Accuracy, EvaluationSampling, Results, Scores, TaskPart
 
@@ -132,6 +132,20 @@ def markdown_table(heads: list[str], rows: TableRows) -> list[str]:
     return [head, "|---" * len(heads) + "|", *body]
 
 
+def latex_table(heads: list[str], rows: TableRows) -> list[str]:
+    """Format a table as lines of LaTeX, for the package booktabs."""
+    lines = [" & ".join(map(_latex, line)) + r" \\" for line in [heads, *rows]]
+    head, *body = [f"{{}}{line}" if line.startswith("[") else line for line in lines]  # not an option of the last \\
+    start = rf"\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}"
+    return [start, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
+
+
+def _latex(cell: str) -> str:
+    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--"}
+    special |= {"→": r"$\to$", "<": "$<$", ">": "$>$", **{each: f"\\{each}" for each in "&%$#_{}"}}
+    return "".join(special.get(each, each) for each in cell)
+
+
 def figures_of(scores: Scores) -> dict[str, str]:
     """Format a model's scores as table cells, by column name."""
     return {
@@ -217,8 +231,7 @@ def _differences(results: Results) -> TableRows:
     rows = []
     for task, each in pairs:
         difference = with_interval(each.difference, each.interval, sign=True)
-        p_value = "< 0.001" if each.p_value < 0.001 else f"{each.p_value:.3f}"
-        rows.append([task, f"{each.a} - {each.b}", str(each.n), difference, p_value])
+        rows.append([task, f"{each.a} - {each.b}", str(each.n), difference, p_shown(each.p_value)])
     return rows
 
 

@@ -13,8 +13,8 @@ sweep.yaml          swept values and points
 NAME/               a point's run (see `RunFolder`)
 logs/NAME.log       the run's output
 logs/NAME.failed    reason for the failure, if the run failed
-comparison.*        comparison as data (.json), a table (.md) and a plot (.png); see `jobs.comparison`
-curves.png          learning curves of the finished runs
+comparison.*        comparison as data (.json, .csv), tables (.md, .tex) and a plot (.png); see `jobs.comparison`
+curves.png          mean learning curves of the finished runs, by setting
 
 The sweep continues if a point fails or is stopped by a monitor. When the sweep is resumed, failed points are rerun,
 but stopped points are not. Ctrl-C, SIGTERM and SIGHUP let the current run save, and then end the sweep.
@@ -41,7 +41,7 @@ from rg_env.core.config.files import COMMAND_LINE, Document, leaves, overridden,
 from rg_env.core.files import check_no_link, make_folder, write_aside
 from rg_env.core.processes import Command, entered
 from rg_env.core.run_folder import RunFolder, damaged, locked, read_yaml
-from rg_env.core.text import counted, listed, one_line, short_keys, shortened, shown
+from rg_env.core.text import counted, listed, one_line, point_labels, shortened
 from rg_env.errors import ConfigError, InputError, OutputFolderError
 from rg_env.jobs.supervisor import Supervisor
 from rg_env.training.config.load import checked_config
@@ -235,11 +235,10 @@ def _is_overridden(document: Document, path: tuple[str, ...]) -> bool:
     return any(given[: len(path)] == path and where == COMMAND_LINE for given, where in origins)
 
 
-def _names(points: Sequence[Mapping[str, Any]]) -> list[str]:
+def _names(points: Sequence[dict[str, Any]]) -> list[str]:
     """Return a name for each point. The names start with the points' numbers if a name is too long, or if names are not
     unique when case is ignored."""
-    labels = short_keys(points[0])
-    texts = ["_".join(f"{labels[key]}={shown(each)}" for key, each in point.items()) for point in points]
+    texts = point_labels(points, "_")
     names = [re.sub(r"[^A-Za-z0-9._=+-]+", "-", text).lstrip("-.") for text in texts]
     if max(map(len, names)) <= MOST_CHARACTERS and len({name.lower() for name in names}) == len(names):
         return names

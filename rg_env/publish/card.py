@@ -102,7 +102,7 @@ def _own_data(config: dict[str, Any]) -> str | None:
     Returns None for Reasoning Gym tasks."""
     data, environment = config.get("data"), config.get("environment") or {}
     if isinstance(data, dict):
-        return str(data["path"])
+        return str(data.get("name") or data["path"])
     if "own_rows" not in environment:
         return None
     # `data` is the --data option of the script, if it was given.
@@ -117,6 +117,17 @@ def _copies(config: dict[str, Any], paths: Sequence[str]) -> Iterator[str]:
         yield f"`run/eval_results` contains the {number}questions used only for evaluation, with answers"
     if "run/rollouts.jsonl" in paths:
         yield "`run/rollouts.jsonl` contains questions from training"
+
+
+def public_notes(request: "PushRequest", checkpoint: Checkpoint, paths: Sequence[str]) -> list[str]:
+    """Return a warning if a push to a public repository would publish questions from the user's own data."""
+    assert checkpoint.run is not None
+    config = checkpoint.run.config()
+    own, copies = _own_data(config), list(_copies(config, paths))
+    if request.private or not own or not copies:
+        return []
+    remedy = "add --private to keep them private (a new repository is public by default)"
+    return [f"WARNING: questions from your own data ({own}) would be public: {', and '.join(copies)}; {remedy}"]
 
 
 def _evaluation(run: RunFolder, step: int | None, own_data: str | None) -> Results | None:
@@ -163,7 +174,7 @@ def _eval_results(evaluation: Results, own_data: str | None) -> Iterator[EvalRes
                 dataset_config=None if is_own else title,
                 dataset_split="eval",
                 metric_type="accuracy",
-                metric_value=getattr(scores, figure),
+                metric_value=round(getattr(scores, figure), 4),
                 metric_name=f"accuracy, {kind}",
             )
 

@@ -32,15 +32,18 @@ from huggingface_hub.utils import disable_progress_bars
 from huggingface_hub.utils.sha import git_hash
 from pydantic import BaseModel, ValidationError
 
+from rg_env.core.files import write_aside
 from rg_env.core.hub import LOGIN, OptimizerState, push_arguments, repo_problem, revision_problem
 from rg_env.core.processes import entered
 from rg_env.core.text import listed, one_line
 from rg_env.errors import HubError, InputError
-from rg_env.publish.card import card, find_license
+from rg_env.publish.card import card, find_license, public_notes
 from rg_env.publish.checkpoint import Checkpoint, find_checkpoint
 from rg_env.publish.contents import Files, check_secrets, published_files
 
 CARD, MARKER = "README.md", "rg_env.json"
+DRAFT = "card.md"
+"""File in the run's folder to which a dry run writes the card, to be edited."""
 TIMEOUT_S = 300.0
 """Seconds without data after which a request fails. Without a limit, huggingface_hub would wait forever."""
 _BY_HUB = ".gitattributes"
@@ -59,6 +62,8 @@ class PushRequest:
     """"full" uploads everything needed to resume training."""
     revision: str | None = None
     """Branch to upload to. Default: the main branch."""
+    card: Path | None = None
+    """Markdown file to upload as the card. Default: the card is generated."""
 
     @property
     def full(self) -> bool:
@@ -84,21 +89,35 @@ class Marker(BaseModel):
 
 
 def preview(request: PushRequest) -> str:
-    """Return a list of the files that would be uploaded (with their sizes), followed by the card. Nothing is uploaded,
-    and no token is required.
+    """Return a list of the files that would be uploaded (with their sizes), followed by the card. The card is also
+    written to `DRAFT` in the run's folder, unless that file exists. Nothing is uploaded, and no token is required.
 
     Raises:
         InputError: there is nothing to publish, or a name is invalid.
+        OutputFolderError: the card cannot be written.
     """
     checkpoint = _found(request)
     files = _completed(request, checkpoint, published_files(checkpoint, full=request.full))
     notes = [f"(the license of {checkpoint.base.name} will be looked up on upload)"] if checkpoint.base.on_hub else []
+    notes += [*public_notes(request, checkpoint, list(files)), *_draft_notes(request, checkpoint, bytes(files[CARD]))]
     sizes = {path: _size(content) for path, content in files.items()}
     target = request.repo_id + (", private" if request.private else "")
     target += f", branch {request.revision}" if request.revision else ""
     head = f"{len(files)} files, {sum(sizes.values()) / 1e6:,.1f} MB, would be sent to {target}; nothing was sent"
     lines = [f"{size:>14,}  {path}" for path, size in sizes.items()]
-    return "\n".join([head, *lines, "", *notes, bytes(files[CARD]).decode()])
+    return "\n".join([head, *lines, "", *notes, "", bytes(files[CARD]).decode()])
+
+
+def _draft_notes(request: PushRequest, checkpoint: Checkpoint, card: bytes) -> list[str]:
+    """Write the generated card to `DRAFT` and return a note about it."""
+    assert checkpoint.run is not None
+    draft = checkpoint.run.path / DRAFT
+    if request.card:
+        return []
+    if draft.exists():
+        return [f"(an earlier card is kept in {draft}: delete it to write this one, or upload it with --card {draft})"]
+    write_aside(draft, card.decode())
+    return [f"(the card is in {draft}: to change it, edit the file and add --card {draft})"]
 
 
 def push(request: PushRequest, say: Callable[[str], None] = print) -> str:
@@ -161,6 +180,8 @@ def _send(request: PushRequest, checkpoint: Checkpoint, repository: "_Repository
         say(f"creating {request.repo_id}{' (private)' if request.private else ''}")
     repository.create(private=request.private)
     replaced = repository.files.keys() & (repository.files if repository.is_copy or not pushed else pushed.files)
+    for note in public_notes(request, checkpoint, list(files)):
+        say(note)
     outdated = sorted(replaced - {*files, CARD})
     if outdated and not repository.is_copy:
         say(f"deleting earlier files that are no longer published: {listed(outdated, 1)}")
@@ -180,12 +201,25 @@ def _completed(
 ) -> Files:
     """Add the marker and the card, and check the text files for secrets. If an edited card stays on the Hub,
     `kept_card` is the Git hash of the last pushed card, and no new card is added."""
-    license = find_license(checkpoint.base, hub.api if hub else None)
-    text = card(request, checkpoint, license, list(files)).encode()
+    if request.card:
+        text = _read_card(request.card)
+    else:
+        text = card(request, checkpoint, find_license(checkpoint.base, hub.api if hub else None), list(files)).encode()
     check_secrets({**files, CARD: text}, hub.token if hub else None)
     files = files if kept_card else {**files, CARD: text}
     marker = Marker(run=_run_id(checkpoint), step=checkpoint.step, card=kept_card or git_hash(text), files=list(files))
     return {**files, MARKER: (marker.model_dump_json(indent=1) + "\n").encode()}
+
+
+def _read_card(file: Path) -> bytes:
+    try:
+        content = file.read_bytes()
+        content.decode()
+    except OSError as error:
+        raise InputError(f"--card {file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"--card {file} is not UTF-8 text") from error
+    return content
 
 
 def _check_remote(request: PushRequest, run: str, remote: "_Repository") -> None:

@@ -1,5 +1,6 @@
 """Tests of comparing a sweep's runs: figures are checked against textbook formulas, then the table and the plot."""
 
+import csv
 import json
 import math
 import os
@@ -10,10 +11,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
 from matplotlib.image import imread
+from result_files import all_results, model_result, task_results
 
 from rg_env.errors import InputError
 from rg_env.jobs.comparison import Comparison, compare, print_comparison, write_comparison
@@ -29,6 +32,7 @@ FIGURES = {
     "reward_after": ("eval_after", "reward"),
     "tokens_after": ("eval_after", "mean_completion_tokens"),
 }
+FILES = ["comparison.md", "comparison.json", "comparison.csv", "comparison.tex"]
 SHARES = ("accuracy_before", "accuracy_after", "greedy_after", "held_out_after")
 
 
@@ -51,7 +55,7 @@ class Folder:
             figures = {key: rng.random() for key in KEYS}
             return figures | {"n": n, "intervals": {key: [0.1 * place, 0.9] for place, key in enumerate(KEYS)}}
 
-        rest = {"questions": [], "sampling": {}}
+        rest = {"questions": [], "sampling": {}, "tasks": {}}
         evaluations = [{**scores(20), "held_out": scores(10) if held_out else None, **rest} for _ in steps]
         lines = [{"step": step, "step_time": rng.random(), "reward": 0.5} for step in range(1, 11)]
         for step, each in zip(steps, evaluations, strict=True):
@@ -94,8 +98,10 @@ def test_figures_are_means_over_seeds_with_intervals(make: Callable[..., Folder]
         results = [sweep.results[number] for number in numbers]
         expected = {name: [each[when][key] for each in results] for name, (when, key) in FIGURES.items()}
         expected["held_out_after"] = [each["eval_after"]["held_out"]["accuracy"] for each in results]
-        expected["seconds"] = [each["seconds"] for each in results]
-        assert group.figures.keys() == expected.keys()
+        seconds = group.figures["seconds"]
+        assert seconds.mean == pytest.approx(statistics.fmean(each["seconds"] for each in results))
+        assert seconds.interval is None, "time depends on the machine"
+        assert group.figures.keys() == {*expected, "seconds"}
         for name, values in expected.items():
             mean, (low, high) = group.figures[name].mean, group.figures[name].interval or (0, 0)
             assert mean == pytest.approx(statistics.fmean(values)), name
@@ -103,7 +109,99 @@ def test_figures_are_means_over_seeds_with_intervals(make: Callable[..., Folder]
                 assert 0 <= low < mean < high <= 1
             else:
                 half = T95[3] * statistics.stdev(values) / math.sqrt(3)
-                assert (mean - low, high - mean) == pytest.approx((half, half), rel=2e-4), name
+                least = 0.0 if name == "tokens_after" else -math.inf
+                assert (low, high) == pytest.approx((max(mean - half, least), mean + half), abs=5e-4), name
+
+
+def write_answers(sweep: Folder, number: int, tasks: dict[str, list[list[bool]]]) -> None:
+    """Write a finished run with these answers to each task's questions after training."""
+    models = {name: model_result().model_copy(update={"correct": {f"q{n}": each for n, each in enumerate(answers)}})
+              for name, answers in tasks.items()}  # fmt: skip
+    results = all_results([task_results({"step 10": model}, name, part="training") for name, model in models.items()])
+    shares = {name: fmean(value for each in answers for value in each) for name, answers in tasks.items()}
+    scores = {name: {"accuracy": share, "intervals": {"accuracy": [0.0, 1.0]}} for name, share in shares.items()}
+    after = {"step": 10, "n": 20, "accuracy": fmean(shares.values()), "intervals": {}, "tasks": scores}
+    sweep.leave(number, eval_after=after)
+    (sweep.folder / f"point={number}/eval_results").mkdir()
+    file = sweep.folder / f"point={number}/eval_results/eval_step_10.json"
+    file.write_text(results.model_dump_json())
+
+
+def test_settings_are_tested_on_the_same_questions(make: Callable[..., Folder], printed: Printed) -> None:
+    """Each question's answers are averaged over the seeds, and the test is the one of `paired_difference`. Tables have
+    a column for each task."""
+    sweep, rng = make(*RATES), random.Random(0)
+    answers = {
+        number: {task: [[rng.random() < (0.2 if number < 3 else 0.8)] for _ in range(20)] for task in ("maze", "gcd")}
+        for number in range(6)
+    }
+    for number, tasks in answers.items():
+        write_answers(sweep, number, tasks)
+    comparison = compare(sweep.folder)
+    (found,) = comparison.differences
+    assert (found.b, found.a, found.n) == ("learning_rate=1e-6", "learning_rate=2e-6", 40)
+    means = [
+        fmean(a[0] for n in numbers for each in answers[n].values() for a in each) for numbers in ((0, 1, 2), (3, 4, 5))
+    ]
+    assert found.difference == pytest.approx(means[1] - means[0])
+    assert found.interval[0] > 0.3
+    assert found.p_value < 0.001
+    group = comparison.groups[1]
+    assert group.tasks["gcd"].mean == pytest.approx(fmean(a[0] for n in (3, 4, 5) for a in answers[n]["gcd"]))
+    assert group.tasks["gcd"].interval is not None
+    lines = printed(comparison)
+    assert any("learning_rate=1e-6 → learning_rate=2e-6" in line and "< 0.001" in line for line in lines)
+    assert any(line.split() == ["learning_rate", "maze", "gcd"] for line in lines)
+    write_comparison(comparison)
+    written = json.loads((sweep.folder / "comparison.json").read_text())
+    assert written["differences"][0]["p_value"] == found.p_value
+    assert "correct" not in written["groups"][0]["runs"][0]
+
+
+def test_figures_are_in_csv_and_latex(make: Callable[..., Folder]) -> None:
+    """The CSV file has the numbers with all digits; LaTeX has the cells of the table, with special characters
+    escaped."""
+    sweep = make(*({"model.name": name, "seed": seed} for name in ("a_1", "50% & {b}") for seed in range(3)))
+    for number in range(6):
+        write_answers(sweep, number, {"maze": [[True], [number > 2]], "gcd": [[True]]})
+    comparison = compare(sweep.folder)
+    write_comparison(comparison)
+    with (sweep.folder / "comparison.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["model.name"] for row in rows] == ["a_1", "50% & {b}"]
+    figure = comparison.groups[0].figures["accuracy_after"]
+    assert figure.interval is not None
+    ends = {"accuracy_after": figure.mean, "accuracy_after_low": figure.interval[0]}
+    assert {key: float(rows[0][key]) for key in ends} == ends
+    assert float(rows[0]["accuracy_after/maze"]) == 0.5
+    latex = (sweep.folder / "comparison.tex").read_text()
+    assert latex.count(r"\begin{tabular}") == latex.count(r"\end{tabular}") == 3
+    assert r"50\% \& \{b\} & " in latex
+    assert r"a\_1 & " in latex
+    assert f"& {figure.mean:.3f} [" in latex
+
+
+def test_lengths_are_never_negative(make: Callable[..., Folder]) -> None:
+    """An interval of a mean length is clipped at 0."""
+    sweep = make(*RATES[:3])
+    for number, tokens in enumerate((1.0, 2.0, 30.0)):
+        sweep.leave(number, eval_after={"n": 20, "mean_completion_tokens": tokens, "intervals": {}})
+    figure = compare(sweep.folder).groups[0].figures["tokens_after"]
+    assert figure.mean == 11
+    assert figure.interval is not None
+    assert figure.interval[0] == 0
+    assert figure.interval[1] > 30
+
+
+def test_curves_are_means_by_setting(make: Callable[..., Folder], monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr("rg_env.evaluation.plots.curves.plot_curves", lambda curves, *rest: drawn.extend(curves))
+    sweep = make(*RATES)
+    for number in (0, 1, 2, 3):
+        sweep.leave(number)
+    write_comparison(compare(sweep.folder))
+    assert [(curve.name, curve.runs) for curve in drawn] == [
+        ("learning_rate=1e-6 (3 runs)", 3), ("learning_rate=2e-6", 1)]  # fmt: skip
 
 
 def test_two_seeds_have_no_interval(make: Callable[..., Folder], printed: Printed) -> None:
@@ -161,8 +259,8 @@ def test_runs_that_do_not_count_are_named_with_number_and_reason(make: Callable[
         "not in the table: 5 point=4: failed (exit code 2: error: no model)",
         "not in the table: 6 point=5: stopped (by monitor reward_hacking after 10 steps)",
     ]
-    (row,) = [line.split() for line in lines if line.strip().startswith("2e-06")]
-    assert row == ["2e-06", *["–"] * 7, "0", "of", "3"]
+    (row,) = [line.split() for line in lines if line.strip().startswith("2e-6")]
+    assert row == ["2e-6", *["–"] * 7, "0", "of", "3"]
 
 
 @pytest.mark.parametrize("name", ["train_results.json", "metrics.jsonl"])
@@ -213,7 +311,7 @@ def test_the_table_is_on_the_console_and_in_files(make: Callable[..., Folder], p
     for number in range(6):
         sweep.leave(number, held_out=False)
     comparison = compare(sweep.folder)
-    assert write_comparison(comparison) == ["comparison.md", "comparison.json", "comparison.png", "curves.png"]
+    assert write_comparison(comparison) == [*FILES, "comparison.png", "curves.png"]
     text = (sweep.folder / "comparison.md").read_text()
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     assert rows[0] == [
@@ -222,9 +320,9 @@ def test_the_table_is_on_the_console_and_in_files(make: Callable[..., Folder], p
     ]
     figures = comparison.groups[1].figures
     (low, high), mean = figures["accuracy_before"].interval or (0, 0), figures["accuracy_before"].mean
-    assert rows[2][:2] == ["2e-06", f"{mean:.3f} [{low:.3f}, {high:.3f}]"]
+    assert rows[2][:2] == ["2e-6", f"{mean:.3f} [{low:.3f}, {high:.3f}]"]
     assert rows[2][-2:] == ["3 of 3", "3 seeds"]
-    wide = [line.split("  ") for line in printed(comparison) if line.startswith("  2e-06")]
+    wide = [line.split("  ") for line in printed(comparison) if line.startswith("  2e-6")]
     assert [cell.strip() for cell in wide[0] if cell.strip()] == rows[2]
     written = json.loads((sweep.folder / "comparison.json").read_text())
     assert written["groups"][1]["figures"]["reward_after"]["mean"] == figures["reward_after"].mean
@@ -258,7 +356,7 @@ def test_the_plot_has_a_line_for_each_group(make: Callable[..., Folder]) -> None
     groups, seeds = 3, 2
     text = r"$\frac$ is no formula " * 9
     sweep = make(*({"x.y": f"{text}{group}", "seed": seed} for group in range(groups) for seed in range(seeds)))
-    assert write_comparison(compare(sweep.folder)) == ["comparison.md", "comparison.json"], "no run has finished"
+    assert write_comparison(compare(sweep.folder)) == FILES, "no run has finished"
     for number in range(groups * seeds):
         sweep.leave(number)
     assert write_comparison(compare(sweep.folder))[-2:] == ["comparison.png", "curves.png"]

@@ -286,7 +286,7 @@ def test_a_requeued_job_resumes_in_its_folder(cluster: Cluster) -> None:
 def test_jobs_of_a_sweep_have_points_and_folders_of_their_own(cluster: Cluster) -> None:
     """Points are numbered from 1 with seeds innermost, and the folder has the files that `rg-env compare` reads."""
     slurm_job = JOBS["a sweep"]
-    points = [(rate, seed) for rate in ("1e-06", "2e-06") for seed in (0, 1)]
+    points = [(rate, seed) for rate in ("1e-6", "2e-6") for seed in (0, 1)]
     for number, (rate, seed) in enumerate(points, 1):
         assert cluster.run(slurm_job, **ARRAY | {"SLURM_ARRAY_TASK_ID": str(number)}) == (0, "")
         words = cluster.call("accelerate")["arguments"]

@@ -69,9 +69,19 @@ def test_the_grid_is_the_product_with_seeds_innermost() -> None:
     assert [list(point.values.values()) for point in points] == [
         [rate, beta, seed] for rate, beta, seed in itertools.product([1e-6, 2e-6], [0.0, 0.1], [0, 1, 2])
     ]
-    assert points[1].name == "learning_rate=1e-06_beta=0.0_seed=1"
+    assert points[1].name == "learning_rate=1e-6_beta=0.0_seed=1"
     assert points[1].overrides == ("training.learning_rate=1e-06", "training.beta=0.0", "seed=1")
     assert [point.number for point in points] == list(range(1, 13))
+
+
+@pytest.mark.parametrize(
+    ("typed", "names"),
+    [("3e-5,1e-4", ["3e-5", "1e-4"]), ("1e-3,2.5e-4", ["1e-3", "2.5e-4"]), ("0.001,0.01", ["0.001", "0.01"]),
+     ("0.0,1e-4", ["0.0", "1e-4"]), ("1,0.5", ["1", "0.5"])],
+)  # fmt: skip
+def test_numbers_are_named_as_typed(typed: str, names: list[str]) -> None:
+    """All values of a key have the same notation."""
+    assert [point.name for point in grid(parse_axes([f"a={typed}"]))] == [f"a={name}" for name in names]
 
 
 axes = st.dictionaries(
@@ -105,7 +115,7 @@ UPLOADED = ["hub.enabled=true", "hub.repo_id=me/legs"]
         ("", "a..b=1", "is not of the form"),
         ("", "seed=1,", "is not of the form"),
         ("", "seed=1,,2", "write empty values as ''"),
-        ("", "training.learning_rate=1e-6,0.000001", "learning_rate=1e-06 are the same run: remove one"),
+        ("", "training.learning_rate=1e-6,0.000001", "learning_rate=1e-6 are the same run: remove one"),
         ("", "tasks=[a,[b", "is not a list of values"),
         ("", "data.answer_after=####,x", "('#' starts a comment in YAML): write empty values as '' and put text in"),
         ("", "seed=!!binary aGk=", "is not supported"),

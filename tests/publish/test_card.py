@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM
 from rg_env.core.data.manifest import split_hash
 from rg_env.core.environment import Environment
 from rg_env.core.run_folder import RunFolder
-from rg_env.errors import repository_command
+from rg_env.errors import InputError, repository_command
 from rg_env.evaluation import trained
 from rg_env.evaluation.load import load_eval_config
 from rg_env.evaluation.results import read_results
@@ -68,6 +68,29 @@ def edited(run: Path, name: str, **values: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+def test_a_dry_run_leaves_the_card_to_edit(trained: Path, tmp_path: Path) -> None:
+    """A card that exists is kept, and an edited card is what a push with --card uploads. If the questions of the
+    user's own data would be public, a warning says so."""
+    run, draft = shutil.copytree(trained, tmp_path / "run"), tmp_path / "run/card.md"
+    draft.unlink(missing_ok=True)
+    first = preview(PushRequest(run, "me/legs"))
+    assert draft.read_text() == first[first.index("---\n") :]
+    assert f"add --card {draft})" in first
+    assert "WARNING" not in first
+    draft.write_text("---\nlicense: mit\n---\n# Mine\n")
+    assert f"an earlier card is kept in {draft}" in preview(PushRequest(run, "me/legs"))
+    assert preview(PushRequest(run, "me/legs", card=draft)).endswith("# Mine\n")
+    with pytest.raises(InputError, match=r"--card .*none\.md cannot be read: No such file"):
+        preview(PushRequest(run, "me/legs", card=tmp_path / "none.md"))
+    edited(run, "config.yaml", data={"path": "p4.jsonl"}, splits={"num_eval_examples": 60})
+    warning = (
+        "WARNING: questions from your own data (p4.jsonl) would be public: `run/eval_results` contains the 60 questi"
+    )
+    assert warning in preview(PushRequest(run, "me/legs"))
+    assert "WARNING" not in preview(PushRequest(run, "me/legs", private=True))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [2, 4])
 def test_every_number_is_in_the_runs_files(trained: Path, step: int) -> None:
     """Numbers on the card are in the run's files or computed from them by rg_env's statistics."""
@@ -109,7 +132,7 @@ def test_tables_and_metadata_have_the_recorded_results(trained: Path) -> None:
     values = {(each.dataset_config, each.metric_name): each.metric_value for each in data.eval_results}
     parts = (after["tasks"], after["held_out"]["tasks"], after["labelled"])
     assert values == {
-        (name, f"accuracy, {kind}"): scores[key]
+        (name, f"accuracy, {kind}"): round(scores[key], 4)
         for part in parts
         for name, scores in part.items()
         for kind, key in (("sampled", "accuracy"), ("greedy", "greedy_accuracy"))
@@ -289,6 +312,11 @@ def test_the_card_of_a_run_on_own_data(tmp_path: Path) -> None:
     ):
         assert text in found
     assert not re.search(FALSE_CLAIMS, found)
+    edited(tmp_path / "run", "config.yaml", data={"name": "own_sums"})
+    named = card_of(tmp_path / "run")
+    assert "on the author's own data (`own_sums`)" in named
+    assert "sums.jsonl`" not in named
+    edited(tmp_path / "run", "config.yaml", data={"name": None})
     whole = card_of(tmp_path / "run", optimizer_state="full")
     assert f"{shown}, and `run/rollouts.jsonl` contains questions from training.\n" in whole
 

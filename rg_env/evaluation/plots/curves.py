@@ -2,13 +2,14 @@
 
     plot_run(Path("outputs/RUN"))                                                 # reward_curve.png in the folder
     plot_curves([read_curve(Path("outputs/RUN/metrics.jsonl"), "RUN")], Path("curves.png"))
+    plot_curves([averaged("lr=1e-5", curves)], Path("curves.png"))                # the mean of several runs
 
 Accuracies are drawn with 95% intervals, which are read from each run's evaluations.
 """
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -18,8 +19,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from rg_env.core.run_folder import RunFolder, json_lines
-from rg_env.core.statistics import Interval
-from rg_env.core.text import is_number, listed
+from rg_env.core.statistics import Interval, mean_interval, runs_interval
+from rg_env.core.text import counted, is_number, listed
 from rg_env.errors import InputError
 from rg_env.evaluation.plots import style
 from rg_env.evaluation.results import Results, read_evaluations
@@ -39,13 +40,42 @@ class Curve:
     values: dict[str, dict[int, float]]
     """Values by metric (`REWARD` and `ACCURACY`, if logged) and step."""
     intervals: dict[int, Interval] = field(default_factory=dict)
-    """95% interval of the accuracy at each evaluated step. The mapping is empty if the run's evaluations are
-    missing."""
+    """95% interval of the accuracy at each evaluated step: over the questions, or for a mean of several runs, over the
+    runs. The mapping is empty if the run's evaluations are missing, or for a mean of two runs."""
     questions: int | None = None
     """Number of frozen questions, or None if the number is unknown."""
     asked: object = None
     """Value that identifies the questions, prompts, sampling and grading used in the run's evaluations, or None if
     these are unknown."""
+    reward_intervals: dict[int, Interval] = field(default_factory=dict)
+    """95% interval of the reward at each step, for a mean of at least three runs."""
+    runs: int = 1
+    """Number of runs of which this curve is the mean."""
+
+
+def averaged(name: str, curves: Sequence[Curve]) -> Curve:
+    """Return the mean curve of several runs, at the steps that all of them have. With three runs or more, it has 95%
+    intervals over the runs: `runs_interval` for accuracies, Student's t-interval for rewards."""
+    if len(curves) == 1:
+        return replace(curves[0], name=name)
+    values: dict[str, dict[int, list[float]]] = {}
+    for metric in _PANELS:
+        found = [curve.values.get(metric, {}) for curve in curves]
+        if steps := [step for step in found[0] if all(step in each for each in found)]:
+            values[metric] = {step: [each[step] for each in found] for step in steps}
+    enough = len(curves) >= 3
+    known = [curve.questions for curve in curves if curve.questions]
+    shares = values.get(ACCURACY, {}) if enough and known else {}
+    rewards = {step: mean_interval([[each] for each in of_runs]) for step, of_runs in values.get(REWARD, {}).items()}
+    return Curve(
+        f"{name} ({counted(len(curves), 'run')})",
+        {metric: {step: fmean(each) for step, each in steps.items()} for metric, steps in values.items()},
+        {step: runs_interval(each, min(known)) for step, each in shares.items()},
+        min(known, default=None),
+        curves[0].asked if all(curve.asked == curves[0].asked for curve in curves) else [each.asked for each in curves],
+        {step: interval for step, interval in rewards.items() if interval and enough},
+        len(curves),
+    )
 
 
 def read_curve(file: Path, name: str) -> Curve:
@@ -95,15 +125,17 @@ def notes_on(curves: Sequence[Curve]) -> list[str]:
 
 
 @style.styled
-def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None) -> None:
-    """Plot reward and accuracy by optimizer step, side by side. Up to 7 runs have a band for the 95% interval of
-    the accuracy.
+def plot_curves(
+    curves: Sequence[Curve], output: Path, title: str | None = None, size: tuple[float, float] | None = None
+) -> None:
+    """Plot reward and accuracy by optimizer step, side by side. Up to 7 curves have bands for their 95% intervals.
 
     Args:
         curves: curves with distinct names.
         output: output file for the plot. The file's suffix determines the format.
         title: title of the plot. The default is the run's name if there is only one run, otherwise the number of runs.
             An empty string means no title.
+        size: width and height of the image in inches. By default, they depend on the contents.
 
     Raises:
         InputError: the suffix is not one of `style.IMAGE_SUFFIXES`.
@@ -112,13 +144,18 @@ def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None)
     metrics = [metric for metric in _PANELS if any(metric in curve.values for curve in curves)]
     figure, (panels,) = style.panels(5.0 * len(metrics), 3.2, 1, len(metrics), wspace=0.18)
     longest = max(len(curve.values.get(REWARD, ())) for curve in curves)
-    shaded = len(curves) <= len(style.COLORS) and any(curve.intervals for curve in curves)
+    few = len(curves) <= len(style.COLORS)
+    about = (
+        "\n(shaded: 95% intervals over runs)" if any(curve.runs > 1 for curve in curves) else " (shaded: 95% intervals)"
+    )
     for axes, metric in zip(panels, metrics, strict=True):
         window = longest // 25 | 1 if metric == REWARD and longest > 50 else 1  # must be odd
+        shaded = few and any(_intervals(curve, metric) for curve in curves)
         handles = [_draw_line(axes, curve, metric, window, number, shaded) for number, curve in enumerate(curves)]
         thick = f"\n(thick: mean over {window} steps)" if window > 1 else ""
-        axes.set_ylabel(f"{_PANELS[metric]}{thick}")
-        axes.set_xlabel(f"optimizer step{' (shaded: 95% intervals)' if shaded and metric == ACCURACY else ''}")
+        label = textwrap.fill(_PANELS[metric], max(12, int(14 * (size[1] - 0.9)))) if size else _PANELS[metric]
+        axes.set_ylabel(f"{label}{thick}")
+        axes.set_xlabel(f"optimizer step{about if shaded else ''}")
         style.label_whole_steps(axes)
         if metric == ACCURACY:
             axes.set_ylim(-0.02, 1.02)
@@ -129,8 +166,8 @@ def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None)
     labels = _labels(curves)
     if len(curves) > 1:
         panels[-1].legend(handles, labels, loc="upper left", bbox_to_anchor=(1.02, 1), borderaxespad=0)
-    style.titled(figure, (f"{len(curves)} runs" if len(curves) > 1 else labels[0]) if title is None else title)
-    style.save(figure, output)
+    default = f"{sum(curve.runs for curve in curves)} runs" if len(curves) > 1 else labels[0]
+    style.finish(figure, default if title is None else title, output, size)
 
 
 def _labels(curves: Sequence[Curve]) -> list[str]:
@@ -148,12 +185,17 @@ def _draw_line(axes: Axes, curve: Curve, metric: str, window: int, number: int, 
     values = curve.values.get(metric, {})
     if window > 1:
         axes.plot(*_points(values), color=look["color"], linewidth=0.8, alpha=0.3)
-    if metric == ACCURACY and shaded and curve.intervals:
-        lower, upper = zip(*curve.intervals.values(), strict=True)
-        axes.fill_between(list(curve.intervals), lower, upper, color=look["color"], alpha=0.13, linewidth=0)
+    if shaded and (intervals := _intervals(curve, metric)):
+        ends = [smoothed({step: each[side] for step, each in intervals.items()}, window) for side in (0, 1)]
+        lower, upper = (list(each.values()) for each in ends)
+        axes.fill_between(list(intervals), lower, upper, color=look["color"], alpha=0.13, linewidth=0)
     line = smoothed(values, window)
     axes.plot(*_points(line), markersize=4.5, markevery=max(1, len(line) // 12), **look)
     return Line2D([], [], markersize=4.5, **look)
+
+
+def _intervals(curve: Curve, metric: str) -> dict[int, Interval]:
+    return curve.intervals if metric == ACCURACY else curve.reward_intervals
 
 
 def _points(line: dict[int, float]) -> tuple[list[int], list[float]]:

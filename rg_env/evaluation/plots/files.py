@@ -13,26 +13,38 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rg_env.core.config.files import leaves
 from rg_env.core.run_folder import RunFolder
-from rg_env.core.text import short_keys
+from rg_env.core.text import point_labels, short_keys
 from rg_env.errors import InputError, unknown_name
-from rg_env.evaluation.plots.curves import notes_on, plot_curves, read_curve
+from rg_env.evaluation.plots.curves import Curve, averaged, notes_on, plot_curves, read_curve
 from rg_env.evaluation.plots.results import plot_results
 from rg_env.evaluation.plots.style import check_suffix
 from rg_env.evaluation.results import Results, merged, nothing_in, read_results, results_files
 
+_NO_SETTINGS = ("output", "logging", "hub", "engine.host", "engine.port")
+"""Sections and keys that do not change what a run learns."""
+
 
 def plot_files(
-    files: Sequence[Path], output: Path | None = None, title: str | None = None, rename: Sequence[str] = ()
+    files: Sequence[Path],
+    output: Path | None = None,
+    title: str | None = None,
+    rename: Sequence[str] = (),
+    group: Sequence[str] | None = None,
+    size: tuple[float, float] | None = None,
 ) -> tuple[Path, list[str]]:
-    """Draw one plot of all `files`, which must be of the same kind. For a run folder, the plot shows the run's metrics.
-    For an evaluation folder, the plot shows the folder's newest results.
+    """Draw one plot of all `files`, which must be of the same kind. For a run folder, the plot shows the run's metrics;
+    for a sweep, those of its runs; for an evaluation folder, the folder's newest results.
 
     Args:
         output: output file for the plot. An existing file is replaced. The default is the first file's name with the
             suffix .png.
         title: title of the plot. The default is a description of the contents. An empty string means no title.
-        rename: new names for models or runs, as "OLD=NEW".
+        rename: new names for models, runs or groups of runs, as "OLD=NEW".
+        group: config keys. Runs with the same values of these keys are drawn as their mean. An empty sequence means all
+            keys that differ between the runs, except seeds.
+        size: width and height of the image in inches. By default, they depend on the contents.
 
     Returns:
         Path of the plot, and notes on the limits of the comparison.
@@ -42,7 +54,7 @@ def plot_files(
             suffix is not .png, .svg or .pdf.
         OutputFolderError: the plot cannot be written.
     """
-    files = [_file_in(given) if given.is_dir() else given for given in files]
+    files = [file for given in files for file in (_files_in(given) if given.is_dir() else [given])]
     output = check_suffix(output or files[0].with_suffix(".png"))
     files = list({file.resolve(): file for file in files}.values())  # without duplicates
     if output.resolve() in {file.resolve() for file in files}:
@@ -51,23 +63,47 @@ def plot_files(
     others = [file for file in files if file not in runs]
     if runs and others:
         raise InputError(f"{runs[0]} contains training metrics, but {others[0]} contains results: plot them separately")
+    if group is not None and others:
+        raise InputError(f"--group averages training runs, but {others[0]} contains results")
     if not runs:
         results = merged({str(file): read_results(file) for file in files})
-        plot_results(_renamed(results, new_names(rename, list(results.models), "model")), output, title)
+        plot_results(_renamed(results, new_names(rename, list(results.models), "model")), output, title, size)
         return output, []
-    run_names = _run_names(runs)
-    names = new_names(rename, run_names, "run")
-    curves = [read_curve(file, names[name]) for file, name in zip(runs, run_names, strict=True)]
-    curves.sort(key=lambda curve: _by_number(curve.name))
-    plot_curves(curves, output, title)
-    return output, notes_on(curves)
+    labels = _run_names(runs) if group is None else _settings(runs, group)
+    names = new_names(rename, list(dict.fromkeys(labels)), "run" if group is None else "group")
+    groups: dict[str, list[Curve]] = {name: [] for name in names.values()}
+    for file, label in zip(runs, labels, strict=True):
+        groups[names[label]].append(read_curve(file, str(file.parent)))
+    notes = notes_on([curve for each in groups.values() for curve in each])
+    curves = [averaged(name, each) for name, each in sorted(groups.items(), key=lambda item: _by_number(item[0]))]
+    plot_curves(curves, output, title, size)
+    return output, notes_on(curves) if group is None else notes
 
 
-def _file_in(folder: Path) -> Path:
+def _files_in(folder: Path) -> list[Path]:
     run = RunFolder(folder)
     if found := [run.metrics_file] if run.metrics_file.is_file() else results_files(folder):
-        return found[0]
+        return found[:1]
+    if (folder / "sweep.yaml").is_file() and (found := sorted(folder.glob("*/metrics.jsonl"))):
+        return found
     raise nothing_in(folder)
+
+
+def _settings(files: Sequence[Path], keys: Sequence[str]) -> list[str]:
+    """Return a label for each run's values of the config keys `keys`, or, if there are no keys, of those that differ
+    between the runs."""
+    configs = [dict(leaves(RunFolder(file.parent).config())) for file in files]
+    known = list(dict.fromkeys(key for config in configs for key in config))
+    if unknown := [key for key in keys if key not in known]:
+        raise unknown_name("config key", unknown[0], known)
+    keys = keys or [
+        key
+        for key in known
+        if any(config.get(key) != configs[0].get(key) for config in configs)
+        and not key.startswith(_NO_SETTINGS)
+        and key.rpartition(".")[2] != "seed"
+    ]
+    return [label or "all" for label in point_labels([{key: config.get(key) for key in keys} for config in configs])]
 
 
 def _run_names(files: Sequence[Path]) -> list[str]:
@@ -78,7 +114,7 @@ def _run_names(files: Sequence[Path]) -> list[str]:
 
 
 def _by_number(name: str) -> list[tuple[float, str]]:
-    """Return a sort key that compares numbers by value, so that `lr=3e-05` sorts before `lr=0.0001`."""
+    """Return a sort key that compares numbers by value, so that `lr=3e-5` sorts before `lr=0.0001`."""
     parts = re.split(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)", name)
     return [(float(part), "") if number % 2 else (0.0, part) for number, part in enumerate(parts)]
 

@@ -19,12 +19,15 @@ _FLOOR = "the best constant answer"
 
 
 @style.styled
-def plot_results(results: Results, output: Path, title: str | None = None) -> None:
+def plot_results(
+    results: Results, output: Path, title: str | None = None, size: tuple[float, float] | None = None
+) -> None:
     """Plot accuracies, with models sorted by macro-average accuracy and tasks by mean accuracy over all models.
 
     Args:
         output: output file for the plot. The file's suffix determines the format.
         title: title of the plot. The default is the task's name or the number of tasks. An empty string means no title.
+        size: width and height of the image in inches. By default, they depend on the contents.
 
     Raises:
         InputError: the suffix is not one of `style.IMAGE_SUFFIXES`, or an accuracy was not measured.
@@ -55,8 +58,7 @@ def plot_results(results: Results, output: Path, title: str | None = None) -> No
     style.share_axis(axes, f"accuracy, with 95% intervals\n{_caption(tasks)}")
     axes.legend(handles, names, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
     caption = tasks[0].task if len(tasks) == 1 else f"{len(tasks)} tasks"
-    style.titled(figure, caption if title is None else title)
-    style.save(figure, output)
+    style.finish(figure, caption if title is None else title, output, size)
 
 
 def _mean(task: TaskResults) -> float:

@@ -22,6 +22,8 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#00
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 """One marker per color, for readers who cannot distinguish colors."""
 GREY = "#777777"
+_MARGIN = 0.15
+"""Margin around a plot, in inches."""
 IMAGE_SUFFIXES = (".png", ".svg", ".pdf")
 styled = matplotlib.rc_context(
     {
@@ -114,20 +116,46 @@ def share_axis(axes: Axes, caption: str) -> None:
     axes.set_xlabel(caption)
 
 
-def titled(figure: Figure, title: str) -> None:
-    """Add `title` above the rest of the figure, wrapped to fit."""
-    if text := one_line(title, len(title)):
-        (width, height), box = figure.get_size_inches(), figure.get_tightbbox()
-        lines = textwrap.wrap(text, max(20, int(box.width / 0.1)))  # a character is about 0.1 inches wide
-        middle, top = (box.x0 + box.x1) / 2 / width, (box.y1 + 0.1) / height
-        figure.text(middle, top, "\n".join(lines), fontsize=12, ha="center", va="bottom")
-
-
 def check_suffix(output: Path) -> Path:
     """Return `output`, or raise `InputError` if it does not end in one of `IMAGE_SUFFIXES`."""
     if output.suffix.lower() not in IMAGE_SUFFIXES:
         raise InputError(f"{output} must end in {', '.join(IMAGE_SUFFIXES[:-1])} or {IMAGE_SUFFIXES[-1]}")
     return output
+
+
+def finish(figure: Figure, title: str, output: Path, size: tuple[float, float] | None = None) -> None:
+    """Add `title` above the rest of the figure, wrapped to fit, and save the plot.
+
+    Args:
+        size: width and height of the image in inches. By default, they depend on the contents.
+
+    Raises:
+        InputError: the suffix is not one of `IMAGE_SUFFIXES`, or the labels leave no room for the plot.
+        OutputFolderError: the plot cannot be written.
+    """
+    _titled(figure, title)
+    for _ in range(3 if size else 0):  # labels may be wrapped or placed differently in the new size
+        assert size
+        width, height = figure.get_size_inches()
+        box = figure.get_tightbbox()
+        new = size[0] - 2 * _MARGIN - (box.width - width), size[1] - 2 * _MARGIN - (box.height - height)
+        if min(new) < 0.5:
+            raise InputError(
+                f"--size {size[0]:g}x{size[1]:g} is too small for the plot and its labels: use a larger size"
+            )
+        figure.set_size_inches(*new)
+        _titled(figure, title)
+    save(figure, output)
+
+
+def _titled(figure: Figure, title: str) -> None:
+    for text in list(figure.texts):
+        text.remove()
+    if line := one_line(title, len(title)):
+        (width, height), box = figure.get_size_inches(), figure.get_tightbbox()
+        lines = textwrap.wrap(line, max(20, int(box.width / 0.1)))  # a character is about 0.1 inches wide
+        middle, top = (box.x0 + box.x1) / 2 / width, (box.y1 + 0.1) / height
+        figure.text(middle, top, "\n".join(lines), fontsize=12, ha="center", va="bottom")
 
 
 def save(figure: Figure, output: Path) -> None:
@@ -140,4 +168,4 @@ def save(figure: Figure, output: Path) -> None:
     kind = check_suffix(output).suffix[1:].lower()
     extent = "tight" if figure.get_layout_engine() is None else None  # layout engines fit everything into the figure
     with written_aside(output) as aside:
-        figure.savefig(aside, dpi=120, format=kind, bbox_inches=extent, pad_inches=0.15)
+        figure.savefig(aside, dpi=120, format=kind, bbox_inches=extent, pad_inches=_MARGIN)

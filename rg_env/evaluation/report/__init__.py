@@ -1,6 +1,7 @@
 """Report on a training run or an evaluation: a single HTML file that works offline in any browser.
 
     report = write_report(Path("outputs/RUN"))        # outputs/RUN/report.html; also for evaluations
+    report = write_report(Path("outputs"))            # the report of each run, and a page that links to them
 
 The report contains curves, tables, accuracies with intervals, and a rollout browser. Model output is never executed.
 The page embeds model output as JSON, with HTML special characters escaped, and displays that output as text. As a
@@ -12,6 +13,7 @@ import base64
 import hashlib
 import html
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -24,8 +26,10 @@ from rg_env.core.files import written_aside
 from rg_env.core.run_folder import RunFolder
 from rg_env.errors import InputError
 from rg_env.evaluation.questions import ROLLOUTS
-from rg_env.evaluation.report.content import Page, results_page, run_page
-from rg_env.evaluation.results import nothing_in, results_files
+from rg_env.evaluation.report.content import Chart, Page, results_page
+from rg_env.evaluation.report.index import REPORT, index_page, page_of, runs_in
+from rg_env.evaluation.results import nothing_in
+from rg_env.evaluation.tables import Table
 
 ROLLOUTS_KEPT = 10_000
 """Default maximum number of rollouts in a report."""
@@ -42,45 +46,62 @@ class Report:
     file: Path
     notes: list[str]
     """Notes, for example about missing or omitted content."""
+    is_unfinished: bool = False
+    """Whether a run or evaluation may still be writing to the folder."""
 
 
-def write_report(source: Path, output: Path | None = None, limit: int = ROLLOUTS_KEPT) -> Report:
-    """Write the report on a run or an evaluation, with at most `limit` rollouts.
+def write_report(
+    source: Path,
+    output: Path | None = None,
+    limit: int = ROLLOUTS_KEPT,
+    *,
+    tables: Sequence[Table] = (),
+    charts: Sequence[Chart] = (),
+    refresh_s: int | None = None,
+) -> Report:
+    """Write the report on a run or an evaluation, with at most `limit` rollouts. For a folder of runs, such as a sweep,
+    write the report of each run and a page that links to them.
 
     Args:
-        source: folder of a run or an evaluation, or an evaluation's results file or `rollouts.jsonl`.
-        output: file to write the report to. The default is `report.html` in the folder of the run or evaluation.
+        source: folder of a run, an evaluation or several of them, or an evaluation's results file or `rollouts.jsonl`.
+        output: file to write the report to. The default is `report.html` in `source` or next to it.
+        tables, charts: additional contents for the page of a folder of runs.
+        refresh_s: seconds after which the page reloads itself while the run is not finished.
 
     Raises:
         InputError: there is nothing to report, a file is damaged or unreadable, or `output` does not end in .html or
             .htm.
         OutputFolderError: the report cannot be written.
     """
-    page = _page(source, limit)
-    output = output or (source if source.is_dir() else source.parent) / "report.html"
+    output = output or (source if source.is_dir() else source.parent) / REPORT
     if output.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"{output} must end in .html, so that no results are overwritten")
-    with written_aside(output) as aside:
-        aside.write(render(page).encode("utf-8", "replace"))
-    return Report(output, page.notes)
+    page, pages = _pages(source, output.parent, limit, tables, charts)
+    for file, each in ({folder / REPORT: each for folder, each in pages.items()} | {output: page}).items():
+        with written_aside(file) as aside:
+            aside.write(render(each, refresh_s).encode("utf-8", "replace"))
+    return Report(output, page.notes, page.is_unfinished)
 
 
-def _page(source: Path, limit: int) -> Page:
+def _pages(
+    source: Path, start: Path, limit: int, tables: Sequence[Table], charts: Sequence[Chart]
+) -> tuple[Page, dict[Path, Page]]:
+    """Return the page on `source`, and for a folder of runs, the page on each run."""
     if source.is_file():
         if source.name == ROLLOUTS and RunFolder.is_run(source.parent):
             raise InputError(f"{source} is part of a training run: pass the run's folder, {source.parent}")
-        return results_page(source, limit)
+        return results_page(source, limit), {}
     if not source.is_dir():
         raise InputError(f"{source} does not exist: pass the folder of a run or an evaluation, or a results file")
-    if RunFolder.is_run(source):
-        return run_page(source, limit)
-    if (source / ROLLOUTS).is_file() or results_files(source):
-        return results_page(source, limit)
-    raise nothing_in(source)
+    if page := page_of(source, limit):
+        return page, {}
+    if not runs_in(source):
+        raise nothing_in(source)
+    return index_page(source, start, limit, tables, charts)
 
 
-def render(page: Page) -> str:
-    """Render a page as HTML."""
+def render(page: Page, refresh_s: int | None = None) -> str:
+    """Render a page as HTML. If the page is about an unfinished run, it reloads itself every `refresh_s` seconds."""
     style, script = _joined(_STYLES), _joined(_SCRIPTS)
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; base-uri 'none'; "
@@ -91,7 +112,7 @@ def render(page: Page) -> str:
         title=html.escape(page.title, quote=False),
         style=style,
         script=script,
-        data=as_script_data({"format": FORMAT, **vars(page)}),
+        data=as_script_data({"format": FORMAT, "refresh_s": refresh_s if page.is_unfinished else None, **vars(page)}),
     )
 
 

@@ -3,14 +3,16 @@
     page = run_page(Path("outputs/RUN"), 10_000)          # from a run's files (see `RunFolder`)
     page = results_page(Path("outputs/eval"), 10_000)     # from results files and `rollouts.jsonl`
 
-RolloutList are shown as they were recorded (see `evaluation.questions`).
+Rollouts are shown as they were recorded (see `evaluation.questions`).
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rg_env.core.data.splits import question_hash
@@ -20,9 +22,10 @@ from rg_env.core.text import counted, is_number
 from rg_env.errors import InputError
 from rg_env.evaluation import results as schema
 from rg_env.evaluation.questions import ROLLOUTS, Answer
+from rg_env.evaluation.report.summary import ModelKind, Verdict, results_table, verdicts
 from rg_env.evaluation.results import Results, Scores
 from rg_env.evaluation.scores import scores_from, together
-from rg_env.evaluation.tables import ABOUT_LEFT_OUT, Table, columns_of, figures_of, tables_of
+from rg_env.evaluation.tables import Table, columns_of, figures_of
 
 POINTS = 1_000
 """Maximum number of values per metric in a report. If any metric has more, only every n-th value of each metric is
@@ -30,11 +33,8 @@ kept."""
 MAX_CHARACTERS = 50_000_000
 """Maximum number of characters in a report's rollouts. More characters would make browsers slow."""
 _LABELS_DRAWN = 5
-_CHARTS = {
-    "Training batches": {"reward": "reward", "accuracy": "accuracy"},
-    "Completion length, tokens": {"completions/mean_length": "mean", "completions/max_length": "longest"},
-}
-"""Metrics and their labels, by chart title."""
+_REWARD_MEAN = re.compile("rewards/(.+)/mean")
+_LENGTHS = {"completions/mean_length": "mean", "completions/max_length": "longest"}
 _ABOUT_MEANS = "Means with 95% intervals, clustered by question."
 IntervalEstimate = tuple[float, float | None, float | None]
 """A value and the two ends of its 95% interval (both None if the interval is unknown)."""
@@ -49,7 +49,7 @@ class Chart:
     """Steps and values, by line name."""
     note: str = ""
     share: bool = False
-    """Whether the y-axis ranges from 0 to 1."""
+    """Whether the values are between 0 and 1, so that the y-axis does not extend beyond these numbers."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,7 @@ class Page:
 
     title: str
     kind: str
+    verdicts: list[Verdict] = field(default_factory=list)
     facts: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """Notes, for example about missing or omitted content."""
@@ -93,33 +94,26 @@ class Page:
     """Note about omitted metric values."""
     tasks: list[Task] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
+    links: dict[str, str] = field(default_factory=dict)
+    """Relative URLs by the first cell of a table's row."""
     texts: list[tuple[str, str]] = field(default_factory=list)
     """Titles and contents of long texts, which are initially collapsed."""
     rollouts: RolloutList = field(default_factory=RolloutList)
+    is_unfinished: bool = False
+    """Whether the run or evaluation may still be writing to its folder."""
 
     def add_facts(self, facts: Mapping[str, object]) -> None:
         """Add the facts that have a value."""
         self.facts += [(name, str(value)) for name, value in facts.items() if value not in (None, "")]
 
-    def add_tasks(self, tasks: list[Task], kind: str, note: str) -> None:
-        """Add each task's accuracies and a table of all scores.
-
-        Args:
-            kind: "model", or "step" if the models are steps of a training run.
-        """
-        self.tasks = tasks
-        rows = [
-            {"task": task.name, kind: name, "rollouts": str(each.answers), **figures_of(each)}
-            for task in tasks
-            for name, each in task.scores
-        ]
-        if rows:
-            self.tables.append(Table("Tasks", *columns_of(rows), [note]))
-
-    def add_results(self, results: Results, kind: str = "model") -> None:
-        """Add the summary tables and each task's scores."""
-        self.tables += [replace(table, title=table.title or "Summary") for table in tables_of(results)]
-        tasks = [
+    def add_results(
+        self, results: Results, kind: ModelKind = "model", steps: Mapping[str, Results] = MappingProxyType({})
+    ) -> None:
+        """Add the verdict, the table of all scores, and each task's scores. `steps` are all evaluations of a run."""
+        self.verdicts = verdicts(results)
+        self.tables.append(results_table(results, kind, steps))
+        self.notes += results.notes
+        self.tasks = [
             Task(
                 f"{name}{schema.PART_SUFFIXES.get(task.part or '', '')}",
                 [(model, each.scores) for model, each in task.models.items()],
@@ -128,8 +122,6 @@ class Page:
             )
             for name, task in results.tasks.items()
         ]
-        left_out = f" {ABOUT_LEFT_OUT}" if results.overlap_is_known else ""
-        self.add_tasks(tasks, kind, f"{_ABOUT_MEANS}{left_out}")
 
     def add_rollouts(
         self,
@@ -237,7 +229,13 @@ def results_page(source: Path, limit: int) -> Page:
     elif records:
         page.notes.append(f"figures are computed from the rollouts in {ROLLOUTS}; no results file is used")
         sampled = [record for record in records if record.get("draw") != "greedy"]
-        page.add_tasks(_tasks_so_far(sampled), "model", _ABOUT_MEANS)
+        page.tasks, page.is_unfinished = _tasks_so_far(sampled), True
+        rows = [
+            {"task": task.name, "model": name, "rollouts": f"{each.answers:,}", **figures_of(each)}
+            for task in page.tasks
+            for name, each in task.scores
+        ]
+        page.tables += [Table("Results", *columns_of(rows), [_ABOUT_MEANS])] if rows else []
     else:
         raise InputError(f"{file} has no rollouts")
     return page
@@ -318,7 +316,8 @@ def run_page(folder: Path, limit: int) -> Page:
         for record in each.rollouts
     ]
     if run.rollouts_file.is_file():
-        records += [{**record, "source": "training"} for record in _read_rollouts(run.rollouts_file)]
+        origin = {"source": "training", "part": "training", "draw": "sampled"}
+        records += [{**record, **origin} for record in _read_rollouts(run.rollouts_file)]
     page.add_rollouts([{**record, "system": system} for record in records], limit)
     if not (evaluations or page.metrics or records):
         raise InputError(f"{folder} contains a training run without metrics, evaluations or rollouts")
@@ -339,6 +338,7 @@ def _add_run(page: Page, run: RunFolder, evaluations: Sequence[Results]) -> None
             page.tables.append(Table("Monitor findings", ["finding"], [[line] for line in findings]))
     elif run.metrics_file.is_file():
         page.add_facts({"state": "not finished"})
+    page.is_unfinished = not run.is_complete
     if evaluations:
         count = sum(each.n for each in evaluations[-1].environments)
         page.add_facts({"evaluations": f"{len(evaluations)}, on {count} frozen questions"})
@@ -359,7 +359,8 @@ def _add_metrics(page: Page, run: RunFolder) -> None:
 
 
 def _add_charts(page: Page, evaluations: Sequence[Results]) -> None:
-    """Add charts of accuracy on the frozen questions, and of reward, accuracy and completion length in training."""
+    """Add charts of accuracy on the frozen questions, and of each reward, accuracy and completion length in
+    training."""
     lines: dict[str, list[tuple[float, IntervalEstimate]]] = {}
     for each in evaluations:
         found = {name: (value, *interval) for name, (_, value, interval) in each.accuracies().items()}
@@ -370,28 +371,28 @@ def _add_charts(page: Page, evaluations: Sequence[Results]) -> None:
             lines.setdefault(name, []).append((each.step or 0, estimate))
     note = "Mean and 95% interval, clustered by question"
     charts = [Chart("Accuracy on the frozen questions", lines, note, share=True)]
-    for title, names in _CHARTS.items():
+    rewards = {name: f"{match[1]} (reward)" for name in page.metrics if (match := _REWARD_MEAN.fullmatch(name))}
+    titles: dict[str, list[str]] = {}  # by metric, without metrics that are the same as an earlier one
+    for name, title in {"reward": "reward", "accuracy": "accuracy", **rewards}.items():
+        if name in page.metrics:
+            same = next((other for other in titles if page.metrics[other] == page.metrics[name]), name)
+            titles.setdefault(same, []).append(title)
+    shown = {f"Training batches: {' = '.join(names)}": {name: "mean"} for name, names in titles.items()}
+    shown["Training batches: completion length, tokens"] = _LENGTHS
+    for title, names in shown.items():
         known = {label: zip(*page.metrics[name], strict=True) for name, label in names.items() if name in page.metrics}
         lines = {label: [(step, (value, None, None)) for step, value in points] for label, points in known.items()}
-        charts.append(Chart(title, lines, page.thinned))
+        charts.append(Chart(title, lines, page.thinned, share=title.startswith("Training batches: accuracy")))
     page.charts = [chart for chart in charts if chart.lines]
 
 
 def _add_evaluations(page: Page, evaluations: Sequence[Results]) -> None:
-    """Add a table of all evaluations, and the last evaluation's results by task. The first evaluation's results are
-    shown next to the last evaluation's results if both evaluations have the same questions."""
-    rows = []
-    for each in evaluations:
-        if overall := each.overall():
-            held_out = each.overall("held_out")
-            apart = {"held-out accuracy": figures_of(held_out)["accuracy"]} if held_out else {}
-            rows.append({"step": str(each.step), **figures_of(overall), **apart})
-    if rows:
-        note = "Means over the training tasks' questions, with 95% intervals clustered by question."
-        page.tables.append(Table("Evaluations", *columns_of(rows), [note]))
+    """Add the last evaluation's results, compared with the first evaluation's results if both have the same
+    questions, and those of the evaluations in between."""
     first, last = evaluations[0], evaluations[-1]
+    steps = {f"step {each.step}": each for each in evaluations}
     shown = {f"step {each.step}": each for each in (first, last)}
     if first.environments != last.environments:
         del shown[f"step {first.step}"]
         page.notes.append("the first and last evaluations are not compared, because their questions differ")
-    page.add_results(together(shown), "step")
+    page.add_results(together(shown), "step", steps)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from svg_pictures import Picture
 
+from rg_env.core.statistics import runs_interval
 from rg_env.errors import InputError
-from rg_env.evaluation.plots.curves import Curve, plot_curves, read_curve
+from rg_env.evaluation.plots.curves import Curve, averaged, plot_curves, read_curve
 from rg_env.evaluation.plots.style import COLORS, look_of
 
 RUN = re.compile(r"run_\d+")
@@ -118,3 +119,32 @@ def test_each_of_many_runs_has_a_combination_of_color_and_marker(tmp_path: Path)
     assert [*filter(RUN.fullmatch, picture.words)] == [f"run_{number}" for number in range(20)]
     assert not any(picture.bands(color.lower()) for color in COLORS)
     assert len({tuple(look_of(number).values()) for number in range(49)}) == 49
+
+
+def test_a_mean_curve_has_a_band_over_runs(tmp_path: Path) -> None:
+    """Only steps that all runs have count. Intervals of accuracies are `runs_interval`, those of rewards Student's."""
+    made = [Curve(f"r{n}", {"reward": {1: n, 2: n, 3: 0.0}, "eval/accuracy": {0: 0.1 * n, 2: 0.4}}, {}, 20, "asked")
+            for n in range(3)]  # fmt: skip
+    del made[0].values["reward"][3]
+    mean = averaged("a", made)
+    assert mean.name == "a (3 runs)"
+    assert mean.values == {"reward": {1: 1.0, 2: 1.0}, "eval/accuracy": {0: pytest.approx(0.1), 2: pytest.approx(0.4)}}
+    assert mean.intervals == {0: runs_interval([0.0, 0.1, 0.2], 20), 2: runs_interval([0.4] * 3, 20)}
+    low, high = mean.reward_intervals[1]
+    assert (1 - low, high - 1) == pytest.approx((4.303 / 3**0.5, 4.303 / 3**0.5), rel=1e-3)
+    assert averaged("a", made[:2]).intervals == {}, "two runs are too few"
+    assert averaged("a", made[:1]).name == "a"
+    picture = drawn([mean, averaged("b", made[:2])], tmp_path)
+    assert {"a (3 runs)", "b (2 runs)", "5 runs"} <= {*picture.words}
+    assert len(picture.bands(COLORS[0].lower())) == 2
+    assert picture.bands(COLORS[1].lower()) == []
+    assert picture.words.count("(shaded: 95% intervals over runs)") == 2
+
+
+@pytest.mark.parametrize("size", [(6.5, 3.0), (4.0, 6.0)])
+def test_an_image_has_the_given_size(tmp_path: Path, size: tuple[float, float]) -> None:
+    """The size includes title, labels and legend."""
+    picture = Picture(lambda file: plot_curves(runs(3), file, "A title", size), tmp_path)
+    assert [each / 72 for each in picture.size] == pytest.approx(size, rel=0.03)
+    with pytest.raises(InputError, match=r"--size 1\.5x1\.5 is too small"):
+        plot_curves(runs(3), tmp_path / "p.svg", size=(1.5, 1.5))

@@ -101,6 +101,34 @@ def test_runs_are_named_by_their_folders_and_ordered_by_their_numbers(rg_env: Ru
     assert notes.startswith("note: lr=3e-05, mine, x/lr=0.0001 and 1 more: no intervals are shown, and it is not")
 
 
+def write_config(run: str, rate: float, seed: int) -> str:
+    file = write_run(f"{run}/metrics.jsonl", seed)
+    Path(run, "config.yaml").write_text(
+        f"seed: {seed}\ntraining: {{learning_rate: {rate}, seed: {seed}}}\noutput: {{dir: {run}}}\n"
+    )
+    return file
+
+
+def test_runs_are_averaged_by_setting(rg_env: Run, error_of: Error) -> None:
+    """Without keys, all that differ count, except seeds and folders. A sweep's folder stands for its runs."""
+    for rate in (3e-05, 1e-04):
+        for seed in range(3):
+            write_config(f"sweep/{rate}-{seed}", rate, seed)
+    Path("sweep/sweep.yaml").touch()
+    for keys in ([], ["training.learning_rate"]):
+        assert rg_env("plot", "sweep", "--output", "p.svg", "--group", *keys)[0] == 0
+        words = ["learning_rate=3e-5 (3 runs)", "learning_rate=1e-4 (3 runs)", "6 runs"]
+        assert shown(words) == words
+    assert rg_env("plot", "sweep", "--output", "p.svg", "--group", "seed", "--rename", "seed=0=first")[0] == 0
+    assert shown(["first (2 runs)", "seed=2 (2 runs)"]) == ["first (2 runs)", "seed=2 (2 runs)"]
+    assert "unknown config key 'training.learning_rat': did you mean" in error_of(
+        "plot", "sweep", "--group", "training.learning_rat"
+    )
+    file = write("r.json", task_results({"a": 0.5}))
+    assert "--group averages training runs, but r.json contains results" in error_of("plot", file, "--group")
+    assert "is not WIDTHxHEIGHT in inches" in error_of("plot", "sweep", "--size", "6,5x3")
+
+
 def test_runs_that_were_not_evaluated_alike_are_labeled(rg_env: Run) -> None:
     """The labels have the numbers of questions, and a note says that the accuracies are not comparable. Both disappear
     once the questions are the same."""

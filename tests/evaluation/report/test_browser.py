@@ -1,6 +1,7 @@
 """Tests of reports in headless Chromium: rendering, keyboard control, accessibility and security."""
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -262,7 +263,7 @@ def test_filters_select_rollouts(browser: Browser, evaluation_page: Path) -> Non
     browser.choose("#order", "reward down")
     values = [float(value) for value in browser.texts("#list .value")]
     assert len(values) > 9
-    assert values[:9] == [1.0] * 9
+    assert values[:9] == [1.1] * 9
 
 
 def test_two_models_are_side_by_side(browser: Browser, evaluation_page: Path) -> None:
@@ -305,6 +306,83 @@ def test_each_rollout_has_a_url(browser: Browser, evaluation_page: Path) -> None
     browser.run("location.hash = '#rollout-999'")
     browser.settle()
     assert browser.chosen() == "2"
+
+
+def test_filters_are_in_the_url(browser: Browser, evaluation_page: Path) -> None:
+    """Opening the URL restores filters and rollout; filters at their initial values are left out."""
+    browser.open(evaluation_page)
+    browser.choose("[data-facet=model]", "trained")
+    browser.choose("#outcome", "better")
+    browser.write("#low", "0.5")
+    browser.choose("#order", "reward down")
+    browser.press(Keys.ESCAPE, "j")
+    address, rows = browser.driver.current_url, browser.texts("#list .name")
+    assert re.fullmatch(
+        r".*#rollout-\d+&model=trained&low=0.5&order=reward\+down&outcome=better&measure=score", address
+    )
+    browser.driver.get("about:blank")
+    browser.driver.get(address)
+    assert (browser.text("#count"), browser.texts("#list .name"), browser.chosen()) == ("4 of 16", rows, "2")
+    browser.run("location.hash = '#rollouts&search=nothing+like+this'")
+    browser.settle()
+    assert browser.text("#count") == "0 of 16"
+    browser.click("reset")
+    assert re.search(r"html#rollout-\d+$", browser.driver.current_url)
+
+
+def test_the_list_shows_where_questions_start_to_differ(in_browser: Callable[..., Browser]) -> None:
+    """A long beginning that all questions of a task share is left out; other questions are shown from their start."""
+    shared = "Your task is to count the legs of some animals. How many legs have "
+    records = [evaluation_record("base", n, 0, True, question=f"{shared}{n} cats and a dog?") for n in range(2)]
+    own = ["Ann has 3 apples and eats one. How many are left?", "Bob has 4 pears. How many are left?"]
+    records += [evaluation_record("base", 2 + n, 0, True, task="own", question=text) for n, text in enumerate(own)]
+    browser = in_browser(records)
+    assert browser.texts("#list .name") == ["…0 cats and a dog?", "…1 cats and a dog?", *own]
+    assert browser.texts("#list .value") == ["1.10"] * 4
+    assert browser.texts("#list .line")[2] == "base · #0own"
+
+
+def test_the_answer_is_highlighted_in_the_reply(in_browser: Callable[..., Browser]) -> None:
+    """Only the extracted answer is, in the last tags or as a word of its own, also within a search match."""
+    replies = {"12": "12 or <answer>13</answer>? <answer> 12 </answer>", "7": "It is 77, no: 7.", "9": "99 99"}
+    records = [evaluation_record("base", n, 0, True, extracted=answer, completion=reply, reasoning=None)
+               for n, (answer, reply) in enumerate(replies.items())]  # fmt: skip
+    browser = in_browser(records)
+    before = "const one = document.querySelector('.completion .answer'); return one && one.previousSibling.textContent"
+    for expected in ("12 or <answer>13</answer>? <answer> ", "It is 77, no: ", None):
+        assert browser.run(before) == expected
+        browser.press("j")
+
+
+def test_hidden_characters_are_visible_and_have_no_effect(in_browser: Callable[..., Browser]) -> None:
+    """Their codes are shown in their place. Joiners in emoji and in words of other scripts are left alone."""
+    text = "a\u202eb\u200bc\ufeff \u2066d\r\n\x1b e\u200df \u0646\u0645\u06cc\u200c\u062f \U0001f469\u200d\U0001f467"
+    browser = in_browser([evaluation_record(f"x{text[1]}y", 0, 0, True, question=text)])
+    codes = "return [...document.querySelectorAll(`${arguments[0]} .code`)].map((e) => e.dataset.code)"
+    expected = ["U+202E", "U+200B", "U+FEFF", "U+2066", "U+001B", "U+200D"]
+    assert browser.run(codes, ".asked pre") == browser.run(codes, "#list .name") == expected
+    assert browser.texts(".asked .block pre")[0] == text, "a search finds the text, and a copy has it"
+    assert "\u202e" not in browser.run("return document.querySelector('.asked pre').innerText")
+    assert browser.run(codes, "#tables") == ["U+202E"]
+
+
+def test_training_rollouts_have_no_unknown_facets(browser: Browser, run_page: Path) -> None:
+    browser.open(run_page)
+    options = browser.texts("#facets option")
+    assert {"training (28)", "sampled (20)", "greedy (8)"} & {*options} == {"sampled (20)", "greedy (8)"}
+    assert not [option for option in options if "unknown" in option]
+
+
+def test_an_index_links_to_its_runs(browser: Browser, tmp_path: Path) -> None:
+    """Names of folders are text, and the links lead to the runs' pages, which have no section without content."""
+    name = "javascript:alert(1)"
+    write_run(tmp_path / name)
+    browser.open(write_report(tmp_path).file)
+    assert browser.run("return rollouts.hidden")
+    assert browser.run("return document.querySelector('#tables a').protocol") == "file:"
+    browser.driver.find_element("link text", name).click()
+    browser.settle()
+    assert browser.texts("#verdicts .headline")[0].replace("\u00a0", " ").startswith("0.17 → 0.50, p = 0.500, n = 3")
 
 
 def test_ten_thousand_rollouts_are_rendered_as_a_few_rows(in_browser: Callable[..., Browser]) -> None:

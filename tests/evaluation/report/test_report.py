@@ -24,6 +24,7 @@ from report_samples import (
     write_lines,
     write_run,
 )
+from result_files import all_results, model_result, task_results
 
 from rg_env.core.statistics import share_interval
 from rg_env.errors import InputError
@@ -49,25 +50,29 @@ def test_a_runs_page_has_its_figures(tmp_path: Path, rg_env: Run) -> None:
     assert facts.items() <= dict(data["facts"]).items()
     assert dict(data["facts"])["commit"] == "0123abc"
     assert table(data, "Monitor findings") == [{"finding": "step 3: monitor length: it grows"}]
-    curves, batches = (chart["lines"] for chart in data["charts"])
-    assert {name: [(step, value) for step, (value, *_) in points] for name, points in curves.items()} == {
+    curves, *batches = data["charts"]
+    assert {name: [(step, value) for step, (value, *_) in points] for name, points in curves["lines"].items()} == {
         "sampled": [(0, pytest.approx(1 / 6)), (4, 0.5)],
         "held-out tasks": [(0, 0.0), (4, 0.5)],
         "greedy": [(0, 0.0), (4, 0.0)],
     }
-    assert batches["reward"] == [[step, [step / 4, None, None]] for step in (1, 2, 3, 4)]
+    assert [chart["title"] for chart in batches] == ["Training batches: reward", "Training batches: accuracy"]
+    assert batches[0]["lines"]["mean"] == [[step, [step / 4, None, None]] for step in (1, 2, 3, 4)]
     assert data["metrics"] == {
         "accuracy": [[1, 2, 3, 4], [0.125, 0.25, 0.375, 0.5]],
         "reward": [[1, 2, 3, 4], [0.25, 0.5, 0.75, 1.0]],
     }
-    tasks = {(row["task"], row["step"]): row for row in table(data, "Tasks")}
+    tasks = {(row["task"], row["step"]): row for row in table(data, "Results")}
     assert tasks["chain_sum", "step 4"]["accuracy"].startswith("0.500 [")
     assert tasks["maze (held out)", "step 0"]["accuracy"].startswith("0.000 [")
-    changes = {row["task"]: row["difference"] for row in table(data, "Two models on the same questions")}
-    assert changes["chain_sum"].startswith("+0.333 [")
-    assert changes["maze"].startswith("+0.500 [")
+    assert tasks["chain_sum", "step 4"]["difference to step 0"].startswith("+0.333 [")
+    assert tasks["maze (held out)", "step 4"]["difference to step 0"].startswith("+0.500 [")
+    assert {each["title"] for each in data["tables"]} == {"Monitor findings", "Results"}
+    assert [(each["headline"], each["outcome"]) for each in data["verdicts"]] == [
+        ("0.17 → 0.50, p = 0.500, n = 3", "no clear difference"),
+        ("0.00 → 0.50, p = 1.000, n = 1", "no clear difference"),
+    ]
     assert accuracies(data)["chain_sum"] == {"step 0": pytest.approx(1 / 6), "step 4": 0.5}
-    assert [row["step"] for row in table(data, "Evaluations")] == ["0", "4"]
     assert data["texts"] == [["config.yaml", (run / "config.yaml").read_text()]]
 
 
@@ -91,9 +96,9 @@ def test_a_runs_rollouts(tmp_path: Path) -> None:
     assert rollouts["found"] == len(records) == 2 * (8 + 4) + 4
     assert [sum(r["source"] == source for r in records) for source in ("evaluation", "training")] == [24, 4]
     assert len(rollouts["texts"]) == len(set(rollouts["texts"])) == 4 + 4 + 1
-    (greedy,) = [r for r in records if r.get("draw") == "greedy" and r["step"] == 4 and r["problem"] == 1]
+    (greedy,) = [r for r in records if r.get("draw") == "greedy" and r["step"] == 4 and r.get("problem") == 1]
     assert (greedy["completion"], greedy["correct"], greedy["variant"]) == ("greedy at 4", False, 1)
-    second = [r for r in records if r.get("draw") == "sampled" and r["step"] == 4 and r["problem"] == 1][1]
+    second = [r for r in records if r.get("draw") == "sampled" and r["step"] == 4 and r.get("problem") == 1][1]
     assert (second["rollout"], second["status"]) == (1, "wrong")
     assert {rollouts["texts"][r["system"]] for r in records} == {"Think first."}
 
@@ -106,12 +111,14 @@ def test_an_evaluations_page(tmp_path: Path, rg_env: Run) -> None:
     assert accuracies(data) == {"leg_counting": {"base": 0.375, "trained": 0.75}}
     assert data["tasks"][0]["floor"] == 0.25
     assert data["title"] == "base, trained on leg_counting"
-    assert [row["base"].split()[0] for row in table(data, "Summary") if row["task"] == "leg_counting"] == ["0.375"]
-    assert {row["model"]: row["accuracy"].split()[0] for row in table(data, "Tasks")} == {
-        "base": "0.375", "trained": "0.750"}  # fmt: skip
-    (compared,) = table(data, "Two models on the same questions")
-    assert compared["models"] == "trained - base"
-    assert (compared["difference"], compared["p-value"]) == ("+0.500 [+0.100, +0.900]", "0.030")
+    base, trained = table(data, "Results")
+    assert [(row["model"], row["accuracy"].split()[0]) for row in (base, trained)] == [
+        ("base", "0.375"), ("trained", "0.750")]  # fmt: skip
+    assert (trained["difference to base"], trained["p-value"]) == ("+0.500 [+0.100, +0.900]", "0.030")
+    assert (base["difference to base"], base["constant"]) == ("–", "0.250")
+    (verdict,) = data["verdicts"]
+    assert (verdict["headline"], verdict["outcome"]) == ("0.38 → 0.75, p = 0.030, n = 4", "better")
+    assert verdict["about"] == "Accuracy on the questions, base → trained; difference +0.50 [+0.10, +0.90]"
     rollouts = data["rollouts"]
     assert (rollouts["variants"], rollouts["found"]) == (["base", "trained"], 16)
     prompts = {(r["model"], rollouts["texts"][r["system"]]) for r in rollouts["records"]}
@@ -126,7 +133,7 @@ def test_a_single_tasks_file_and_another_output(tmp_path: Path, rg_env: Run) -> 
     code, printed, errors = rg_env("report", folder / "results_leg_counting_20250101-000000.json", "--output", output)
     assert (code, printed, errors) == (0, f"{output}\n", ""), "rollouts of other tasks are left out"
     data = page_data(output)
-    assert [row["model"] for row in table(data, "Tasks")] == ["base", "trained"]
+    assert [row["model"] for row in table(data, "Results")] == ["base", "trained"]
     assert len(data["rollouts"]["records"]) == 16
     assert not (folder / "report.html").exists()
 
@@ -141,7 +148,7 @@ def test_the_newest_results_are_shown(tmp_path: Path) -> None:
         "the folder has several results files, and this page shows the newest, results_all_tasks_20250102-000000.json",
     ]
     data = page_data(report.file)
-    assert [row["model"] for row in table(data, "Tasks")] == ["base"]
+    assert [row["model"] for row in table(data, "Results")] == ["base"]
     assert data["notes"] == report.notes
 
 
@@ -153,7 +160,7 @@ def test_rollouts_alone_give_figures(tmp_path: Path) -> None:
     failed = evaluation_record("base", 4, 0, False, completion=None, error="503", extracted=None, status="failed")
     write_lines(tmp_path / "rollouts.jsonl", [*records, again, failed])
     data = page_data(write_report(tmp_path).file)
-    (base, trained) = table(data, "Tasks")
+    (base, trained) = table(data, "Results")
     values = [[1.0, 0.0], [1.0, 0.0], [0.0, 0.0], [1.0, 1.0], [0.0]]
     low, high = share_interval(values)
     assert base["accuracy"] == f"0.444 [{low:.3f}, {high:.3f}]"
@@ -167,11 +174,75 @@ def test_rollouts_alone_give_figures(tmp_path: Path) -> None:
 
 
 def test_evaluations_on_other_questions_are_not_paired(tmp_path: Path) -> None:
-    """Only the last evaluation is shown, with a note."""
+    """Only the last evaluation counts, with a note; the table has both, without a difference."""
     evaluations = evaluated(0, [[True], [True]]), evaluated(4, [[True], [False], [True]])
     report = write_report(write_run(tmp_path / "run", evaluations))
     assert report.notes == ["the first and last evaluations are not compared, because their questions differ"]
-    assert {row["step"] for row in table(page_data(report.file), "Tasks")} == {"step 4"}
+    assert {name for task in page_data(report.file)["tasks"] for name, _ in task["scores"]} == {"step 4"}
+
+
+def test_each_reward_has_a_chart(tmp_path: Path) -> None:
+    """A reward that equals the accuracy shares its chart."""
+    run = write_run(tmp_path / "run")
+    rewards = {"correctness": 0.25, "shows_steps": 0.75}
+    means = {f"rewards/{name}/mean": value for name, value in rewards.items()}
+    write_lines(run / "metrics.jsonl", [{"step": step, "reward": 1.0, "accuracy": 0.25, **means} for step in (1, 2)])
+    charts = page_data(write_report(run).file)["charts"][1:]
+    values = {chart["title"].removeprefix("Training batches: "): chart["lines"]["mean"][0][1][0] for chart in charts}
+    assert values == {"reward": 1.0, "accuracy = correctness (reward)": 0.25, "shows_steps (reward)": 0.75}
+
+
+def test_notes_explain_only_what_the_table_has(tmp_path: Path) -> None:
+    """Notes are separate, and nothing is explained that is not a row or a column."""
+    (table,) = page_data(write_report(write_evaluation(tmp_path / "eval")).file)["tables"]
+    assert [note.split(":")[0].split(",")[0] for note in table["notes"]] == [
+        "Means with 95% intervals", "Difference", "Constant"]  # fmt: skip
+    page = Page("", "")
+    costs = {"a": model_result(0.5), "b": model_result(0.25)}
+    page.add_results(all_results([task_results(costs), task_results(costs, "gcd")], notes=["a: one", "b: two"]))
+    assert page.notes == ["a: one", "b: two"]
+    assert page.tables[0].rows[0][:2] == ["macro average", "a"]
+    assert any(note.startswith("Macro average") for note in page.tables[0].notes)
+
+
+def test_a_folder_of_runs_has_an_index(tmp_path: Path, rg_env: Run) -> None:
+    """Each run and evaluation has its own report, also within a sweep; a damaged run is listed with its error."""
+    for name in ("b", "sweep/rate=1e-6 #1%"):
+        write_run(tmp_path / name)
+    write_evaluation(tmp_path / "a")
+    (tmp_path / "sweep/sweep.yaml").write_text("points: {}")
+    (write_run(tmp_path / "bad") / "metrics.jsonl").write_text("[]\n")
+    (tmp_path / "other").mkdir()
+    code, _, errors = rg_env("report", tmp_path)
+    assert (code, "bad/metrics.jsonl is damaged" in errors) == (0, True)
+    data = page_data(tmp_path / "report.html")
+    rows = {row["run"]: row for row in table(data, "Runs")}
+    assert list(rows) == ["a", "b", "bad", "sweep/rate=1e-6 #1%"]
+    assert rows["b"]["result"] == "0.17 → 0.50, p = 0.500, n = 3"
+    assert (rows["b"]["state"], rows["bad"]["state"], rows["a"]["kind"]) == ("finished", "damaged", "evaluation")
+    assert data["links"]["sweep/rate=1e-6 #1%"] == "./sweep/rate%3D1e-6%20%231%25/report.html"
+    assert set(data["links"]) == {"a", "b", "sweep/rate=1e-6 #1%"}
+    assert all((tmp_path / name / "report.html").is_file() for name in data["links"])
+    assert list(data["charts"][0]["lines"]) == ["b", "sweep/rate=1e-6 #1%"]
+
+
+def test_a_report_is_rewritten_until_the_run_ends(tmp_path: Path, rg_env: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page of an unfinished run reloads itself; the page of a finished run does not."""
+    run, waited, refreshes = write_run(tmp_path / "run"), [], []
+    results = (run / "train_results.json").read_text()
+    (run / "train_results.json").unlink()
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        refreshes.append(page_data(run / "report.html")["refresh_s"])
+        if len(waited) == 2:
+            (run / "train_results.json").write_text(results)
+
+    monkeypatch.setattr("rg_env.cli.show.time.sleep", wait)
+    code, printed, _ = rg_env("report", run, "--watch", "30")
+    assert (code, waited, refreshes) == (0, [30, 30], [30, 30])
+    assert printed.splitlines()[-1] == str(run / "report.html")
+    assert page_data(run / "report.html")["refresh_s"] is None
 
 
 def test_long_runs_are_thinned_with_a_note(tmp_path: Path) -> None:
@@ -194,7 +265,7 @@ def test_too_many_rollouts_keep_whole_questions(tmp_path: Path, rg_env: Run) -> 
     records = data["rollouts"]["records"]
     assert (len(records), data["rollouts"]["found"]) == (8, 16)
     assert len({record["problem"] for record in records}) == 2
-    assert table(data, "Tasks")[0]["accuracy"].startswith("0.375 ")
+    assert table(data, "Results")[0]["accuracy"].startswith("0.375 ")
 
 
 def test_rollouts_with_too_much_text_are_left_out(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ function ticks(low, high, count, least = 0) {
   });
 }
 
-/** The range of an axis: includes 0 if it is close, and is never empty. */
+/** The range of an axis: includes 0 if it is close, and is never empty. Axes of shares stay between 0 and 1. */
 function range(values, share) {
   let [low, high] = [Infinity, -Infinity];
   for (const value of values) {
@@ -29,12 +29,12 @@ function range(values, share) {
     low = Math.min(low, value);
     high = Math.max(high, value);
   }
-  if (share) return [0, 1];
   if (!(low <= high)) return [0, 1];
   if (low > 0 && low < 0.6 * high) low = 0;
   if (high < 0 && high > 0.6 * low) high = 0;
   const room = (high - low || Math.abs(high) || 1) * 0.05;
-  return [low === 0 ? 0 : low - room, high === 0 ? 0 : high + room];
+  [low, high] = [low === 0 ? 0 : low - room, high === 0 ? 0 : high + room];
+  return share ? [Math.max(0, low), Math.min(1, high)] : [low, high];
 }
 
 /** A figure for `chart`, a `Chart` of content.py. */

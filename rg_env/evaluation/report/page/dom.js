@@ -16,12 +16,12 @@ function filled(element, attributes, children) {
   for (const [key, value] of Object.entries(attributes)) {
     if (value !== null && value !== undefined && value !== false) element.setAttribute(key, value === true ? "" : value);
   }
-  element.append(...children.filter((child) => child !== null && child !== undefined));
+  element.append(...children.filter((child) => child !== null && child !== undefined && child !== ""));
   return element;
 }
 
 function option(value, text, chosen = false) {
-  return el("option", { value, selected: chosen }, text);
+  return el("option", { value, selected: chosen }, coded(text));
 }
 
 /** A number formatted for display, with a real minus sign. */
@@ -34,6 +34,26 @@ function shown(value, digits = 2) {
 function tidy(value, digits) {
   const size = Math.abs(value);
   return size >= 1e6 || size < 10 ** -digits ? value.toPrecision(2) : value.toFixed(digits);
+}
+
+/** Characters that hide or reorder text. Line breaks and tabs are not among them, and neither are joiners within emoji and Indic or Persian words. */
+const HIDDEN = /(?!\r\n|[\n\t\u200c\u200d])[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\u034f\u115f\u1160\u3164\uffa0]|(?<=^|[\0-\x7f])[\u200c\u200d]|[\u200c\u200d](?=[\0-\x7f]|$)/gu;
+
+const codeOf = (character) => `U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
+
+/** The text with the codes of hidden characters in their place, where elements are not possible. */
+const coded = (text) => text.replace(HIDDEN, (character) => `[${codeOf(character)}]`);
+
+/** The text as nodes, in which hidden characters have no effect and their codes are visible. */
+function visible(text) {
+  const parts = [];
+  let end = 0;
+  for (const match of text.matchAll(HIDDEN)) {
+    const character = el("span", { hidden: true }, match[0]);
+    parts.push(text.slice(end, match.index), el("span", { class: "code", "data-code": codeOf(match[0]) }, character));
+    end = match.index + match[0].length;
+  }
+  return [...parts, text.slice(end)];
 }
 
 function shortened(text, length) {

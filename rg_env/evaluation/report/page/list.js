@@ -62,15 +62,17 @@ class RolloutList {
   row(at) {
     const record = this.rollouts.records[this.numbers[at]];
     const [mark, verdict] = markOf(record);
-    const value = record.score ?? record.reward;
+    const [measure, value] = record.reward === undefined ? ["score", record.score] : ["reward", record.reward];
+    const several = this.rollouts.shared.size > 1;
     const row = el("div", {
       class: `row ${verdict}`, role: "option", id: `row-${at}`, "data-at": at, "aria-selected": String(at === this.at),
       "aria-setsize": this.numbers.length, "aria-posinset": at + 1,
     },
       el("span", { class: "mark", role: "img", "aria-label": verdict }, mark),
-      el("span", { class: "name" }, record.task ?? "rollout"),
-      el("span", { class: "value" }, value === undefined ? "" : value.toFixed(2).replace("-", "\u2212")),
-      el("span", { class: "line" }, el("span", { class: "place" }, placeOf(record)), this.rollouts.ending(record)));
+      el("span", { class: "name", dir: "auto" }, ...visible(this.rollouts.start(record))),
+      el("span", { class: "value", title: measure }, value === undefined ? "" : value.toFixed(2).replace("-", "\u2212")),
+      el("span", { class: "line" }, el("span", { class: "place" }, ...visible(placeOf(record))),
+        ...(several ? visible(record.task ?? "") : [])));
     row.style.top = `${at * ROW}px`;
     return row;
   }

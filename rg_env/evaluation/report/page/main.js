@@ -22,19 +22,60 @@ const KEYS = {
 function showChosen(number, at) {
   turned = 0;
   drawDetail(number, at);
-  if (ready && number !== null) history.replaceState(null, "", linkTo(number));
+  if (ready) history.replaceState(null, "", `${number === null ? "#rollouts" : linkTo(number)}${filtersInUrl()}`);
 }
 
-/** Selects the rollout in the URL, if any, and resets filters that would hide it. */
-function followAddress() {
-  const number = Number(/^#rollout-(\d+)$/.exec(location.hash)?.[1] ?? "none");
-  if (!(number < rollouts.records.length)) return;
-  if (!list.numbers.includes(number)) {
-    byId("filters").reset();
-    readFilters();
+/** The filters that differ from the initial ones, for the URL. */
+function filtersInUrl() {
+  const chosen = new URLSearchParams();
+  for (const choice of byId("filters").querySelectorAll("select, input")) {
+    const name = choice.dataset.facet ?? choice.id;
+    const initial = choice.options ? [...choice.options].find((each) => each.defaultSelected) ?? choice.options[0] : null;
+    if (name && name !== "measure" && choice.value !== (initial?.value ?? "")) chosen.set(name, choice.value);
   }
-  list.choose(list.numbers.indexOf(number));
-  byId("rollouts").scrollIntoView();
+  if (chosen.has("low") || chosen.has("high")) chosen.set("measure", state.measure);
+  return `${chosen}` && `&${chosen}`;
+}
+
+/** Sets the filters and selects the rollout in the URL, if any. Filters that would hide it are reset. */
+function followAddress() {
+  const [, number, filters] = /^#(?:rollout-(\d+)|rollouts(?=&))(?:&(.*))?$/.exec(location.hash) ?? [];
+  if (number === undefined && filters === undefined) return;
+  ready = false; // the URL is as it should be
+  byId("filters").reset();
+  const chosen = new URLSearchParams(filters);
+  for (const choice of byId("filters").querySelectorAll("select, input")) {
+    const value = chosen.get(choice.dataset.facet ?? choice.id);
+    if (value !== null && (!choice.options || [...choice.options].some((each) => each.value === value))) choice.value = value;
+  }
+  readFilters();
+  if (Number(number) < rollouts.records.length) {
+    if (!list.numbers.includes(Number(number))) {
+      byId("filters").reset();
+      readFilters();
+    }
+    list.choose(list.numbers.indexOf(Number(number)));
+  }
+  const again = performance.getEntriesByType("navigation")[0]?.type === "reload"; // the browser keeps the position
+  if (!again) byId("rollouts").scrollIntoView();
+  ready = true;
+}
+
+/** Reloads the page of an unfinished run, unless the reader is busy with it. */
+function keepFresh(seconds) {
+  const button = byId("refresh");
+  let paused = false;
+  const show = () => (button.textContent = paused ? "Refresh: paused" : `Refresh: every ${seconds} s`);
+  button.hidden = false;
+  button.addEventListener("click", () => {
+    paused = !paused;
+    show();
+  });
+  show();
+  setInterval(() => {
+    const busy = document.activeElement?.closest("input, select, dialog") || !getSelection().isCollapsed;
+    if (!paused && !busy && !document.hidden) location.reload();
+  }, 1000 * seconds);
 }
 
 function drawDetail(number = list.numbers[list.at] ?? null, at = list.at) {
@@ -191,6 +232,8 @@ byId("more").addEventListener("click", () => {
   byId("more").setAttribute("aria-expanded", String(open));
 });
 window.addEventListener("hashchange", followAddress);
+byId("rollouts").hidden = document.querySelector("nav [href='#rollouts']").hidden = !rollouts.records.length;
 followAddress();
 ready = true;
+if (page.refresh_s) keepFresh(page.refresh_s);
 document.documentElement.dataset.ready = "true";

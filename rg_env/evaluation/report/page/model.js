@@ -13,8 +13,18 @@ const FACETS = [
 ];
 const SEARCHED = ["completion", "reasoning", "answer", "extracted", "detail", "error"];
 const MOST_VALUES = 300; // maximum per facet: a menu of more, such as the steps of a long run, is useless
-const ENDING = 32; // maximum number of a question's characters in the list
+const START = 160; // maximum number of a question's characters in the list
+const SHARED = 24; // minimum length of a beginning shared by all questions of a task that the list leaves out
 const OUTCOMES = { "": "any", better: "better", worse: "worse", both: "both right", neither: "both wrong" };
+
+function sharedLength(texts) {
+  if (texts.length < 2) return 0;
+  const [first, last] = [texts.reduce((a, b) => (a < b ? a : b)), texts.reduce((a, b) => (a > b ? a : b))];
+  let end = 0;
+  while (end < first.length && first[end] === last[end]) end++;
+  const start = first.slice(0, end).search(/\S*$/); // of the word in which the questions differ
+  return start >= SHARED && start < first.trimEnd().length ? start : 0;
+}
 
 class Rollouts {
   constructor({ records, texts, variants, found }) {
@@ -30,6 +40,12 @@ class Rollouts {
       if (!of.has(record.variant)) of.set(record.variant, []);
       of.get(record.variant).push(number);
     });
+    this.shared = new Map(); // task -> length of the beginning that all its questions share
+    for (const record of records) {
+      const known = this.shared.get(record.task) ?? this.shared.set(record.task, new Set()).get(record.task);
+      known.add(record.question);
+    }
+    for (const [task, of] of this.shared) this.shared.set(task, sharedLength([...of].map((i) => texts[i])));
     const there = new Set(records.map((record) => record.variant));
     this.variants = variants.map((name, i) => [i, name]).filter(([i]) => there.has(i));
   }
@@ -42,25 +58,25 @@ class Rollouts {
     return this.texts[record.question];
   }
 
-  /** The end of a question, where the questions of a task differ. */
-  ending(record) {
-    const text = this.question(record).trimEnd();
-    const line = text.slice(text.lastIndexOf("\n") + 1).trim();
-    return line.length > ENDING ? `…${line.slice(-ENDING)}` : line;
+  /** The start of a question, without a long beginning that is the same in all questions of the task. */
+  start(record) {
+    const [text, shared] = [this.question(record), this.shared.get(record.task)];
+    const rest = text.slice(shared, shared + START).replace(/[ \t\r\n]+/g, " ").trimStart();
+    return shared ? `…${rest}` : rest;
   }
 
   facet(record, name) {
-    if (name === "verdict") return { true: "right", false: "wrong" }[record.correct] ?? "unknown";
-    if (name === "truncated") return { true: "yes", false: "no" }[record.truncated] ?? "unknown";
-    return record[name] === undefined ? "unknown" : String(record[name]);
+    if (name === "verdict") return { true: "right", false: "wrong" }[record.correct] ?? "ungraded";
+    if (name === "truncated") return { true: "yes", false: "no" }[record.truncated];
+    return record[name] === undefined ? undefined : String(record[name]);
   }
 
-  /** Values of a facet, with counts. */
+  /** Values of a facet, with counts. Records without the field, such as training rollouts without a model, do not count. */
   values(name) {
     const counts = new Map();
     for (const record of this.records) {
       const value = this.facet(record, name);
-      counts.set(value, (counts.get(value) ?? 0) + 1);
+      if (value !== undefined) counts.set(value, (counts.get(value) ?? 0) + 1);
     }
     const numbers = name === "step";
     return [...counts].sort(([a], [b]) => (numbers ? Number(a) - Number(b) : a < b ? -1 : 1));
