@@ -43,8 +43,8 @@ class Verdict:
     about: str
     """What was measured, and the difference with its interval."""
     outcome: str = ""
-    """"better" or "worse" if the second model significantly is (p < 0.05), otherwise "no clear difference". Empty without
-    a test."""
+    """"better" or "worse" if the second model significantly is (p < 0.05), otherwise "no clear difference". Empty
+    without a test."""
 
 
 def verdicts(results: Results) -> list[Verdict]:
