@@ -142,7 +142,8 @@ def plot_curves(
         OutputFolderError: the plot cannot be written.
     """
     metrics = [metric for metric in _PANELS if any(metric in curve.values for curve in curves)]
-    figure, (panels,) = style.panels(5.0 * len(metrics), 3.2, 1, len(metrics), wspace=0.18)
+    width = max(1.0, (size[0] - 1.6) / len(metrics)) if size else 5.0  # of a panel, in inches
+    figure, (panels,) = style.panels(width * len(metrics), 3.2, 1, len(metrics), wspace=0.9 / width)
     longest = max(len(curve.values.get(REWARD, ())) for curve in curves)
     few = len(curves) <= len(style.COLORS)
     about = (
@@ -165,7 +166,8 @@ def plot_curves(
     panels[0].set_xlim(-0.03 * last, 1.03 * last)
     labels = _labels(curves)
     if len(curves) > 1:
-        panels[-1].legend(handles, labels, loc="upper left", bbox_to_anchor=(1.02, 1), borderaxespad=0)
+        beside: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1), "borderaxespad": 0}
+        panels[-1].legend(handles, labels, **({"loc": "best", "fontsize": 7} if size else beside))
     default = f"{sum(curve.runs for curve in curves)} runs" if len(curves) > 1 else labels[0]
     style.finish(figure, default if title is None else title, output, size)
 
