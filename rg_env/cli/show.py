@@ -64,7 +64,7 @@ def add(commands: Any) -> None:
     report.number(
         "--watch",
         metavar="SECONDS",
-        help="while the run goes on, rewrite the report this often; the page reloads itself",
+        help="while the run is not finished, rewrite the report this often; the page reloads itself",
     )
     report.set_defaults(run=_report)
 
