@@ -295,7 +295,9 @@ def _trainer(
             )
         arguments = [str(script), "--model", model, "--engine", "vllm", "--port", str(options.port)]
         arguments += options.script_arguments
-    return Command((*program, *arguments), _visible(gpus), starts_workers=distributed)
+    # With --module, Python would import from the working directory first.
+    environment = _visible(gpus) | ({"PYTHONSAFEPATH": "1"} if is_config and distributed else {})
+    return Command((*program, *arguments), environment, starts_workers=distributed)
 
 
 def _engine_overrides(options: LaunchOptions) -> list[str]:

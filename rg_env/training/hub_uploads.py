@@ -109,7 +109,7 @@ class Uploads(TrainerCallback):
     def _start(self, path: Path) -> None:
         self._path = path
         environment = {**environment_without(gpus=False), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-        command = Command((sys.executable, "-m", "rg_env.cli.main", *self._arguments(path)))
+        command = Command((sys.executable, "-P", "-m", "rg_env.cli.main", *self._arguments(path)))
         try:
             self._process = ProcessGroup(command, self._log, environment=environment)
         except OSError as error:

@@ -5,6 +5,7 @@ import itertools
 import json
 import re
 import shlex
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -155,3 +156,13 @@ def test_the_servers_gpus_are_divided_as_the_attention_heads_allow(
         return
     with pytest.raises(InputError, match=rf"must divide the number of attention heads \({heads}\)"):
         parallel_sizes(*given, gpus, str(tmp_path))
+
+
+def test_the_server_imports_nothing_from_the_working_directory(tmp_path: Path) -> None:
+    """A downloaded folder may contain a `vllm` of its own."""
+    (tmp_path / "vllm.py").write_text("print('a stranger')")
+    command = vllm_command("tiny", on_gpu=False).arguments
+    options = command[1 : command.index("-m")]
+    code = "import importlib.util as u; s = u.find_spec('vllm'); print(s and s.origin)"
+    done = subprocess.run([command[0], *options, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert str(tmp_path) not in done.stdout

@@ -253,6 +253,7 @@ def test_a_config_trains_with_the_server_that_is_started(rg_env: Run) -> None:
     assert "rg-env vllm org/model " in server
     assert server.endswith("--port 8001 --max-model-len 150")
     assert trainer.startswith("CUDA_VISIBLE_DEVICES=1,2 ")
+    assert "PYTHONSAFEPATH=1" in trainer.split(), "would import from the working directory"
     assert trainer.endswith(
         "--num-processes 2 --main-process-port 0 --module rg_env.cli.main train run.yaml training.max_tokens=50 "
         "--resume auto engine.kind=vllm engine.host=127.0.0.1 engine.port=8001"

@@ -23,7 +23,7 @@ from rg_env.inference.vllm.plugin import EXTENSION
 from rg_env.tiny import POLICY_DIR, TINY
 
 # The command `vllm` would fail if vLLM was installed under another distribution name, as CPU builds are.
-_PROGRAM = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")
+_PROGRAM = (sys.executable, "-P", "-m", "vllm.entrypoints.openai.api_server")
 _ADAPTER = "adapter"
 _LORA_RANKS = (16, 32, 64, 128, 256, 320, 512)
 """Values that vLLM's `--max-lora-rank` accepts, starting with the default."""
