@@ -26,7 +26,7 @@ def releases(api: str) -> list[Any]:
     ]
 
 
-def run(*command: object, cwd: Path, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+def run(*command: object, cwd: Path, timeout: float = 900) -> subprocess.CompletedProcess[str]:
     """Run a command in its own environment, with only the necessary variables of this process's environment."""
     kept = {key: os.environ[key] for key in ("PATH", "HOME", "LANG", "RG_ENV_CACHE") if key in os.environ}
     return subprocess.run(

@@ -65,7 +65,7 @@ def uv(*arguments: object, **variables: str) -> str:
 def build_wheel(folder: Path) -> Path:
     """Build the package's wheel with the installed hatchling, because `uv build` would download it."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=600)
     (wheel,) = folder.glob("*.whl")
     return wheel
 

@@ -40,7 +40,7 @@ print(json.dumps(printed))
 """Runs the given commands in one process, and prints each one's exit code and standard error as JSON."""
 IN_CI = [release for release in RELEASES if release.project]
 
-pytestmark = [pytest.mark.network, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.network, pytest.mark.timeout(1800)]
 
 
 def test_the_readme_has_calls_for_every_framework() -> None:

@@ -41,7 +41,7 @@ SPEC = {
 }
 SCENARIO = Path(__file__).with_name("v1_scenario.py")
 
-pytestmark = [pytest.mark.network, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.network, pytest.mark.timeout(1800)]
 
 
 @pytest.mark.parametrize("release", releases("v1"))

@@ -1,5 +1,6 @@
 """Runs that are killed at random moments, as by a full node or the kernel, lose nothing that was saved."""
 
+import os
 import random
 import subprocess
 import sys
@@ -18,9 +19,18 @@ pytestmark = [pytest.mark.slow, pytest.mark.full_matrix, pytest.mark.timeout(360
 
 def start(folder: Path) -> "subprocess.Popen[str]":
     """Start the command that a scheduler would repeat."""
-    overrides = ("training.max_steps=12", "training.save_steps=2", "evaluation.every=3", f"output.dir={folder}")
+    overrides = (
+        "training.max_steps=12",
+        "splits.num_eval_examples=16",
+        "output.save_every=2",
+        "evaluation.every=3",
+        f"output.dir={folder}",
+    )
     command = [PROGRAM, "train", "configs/train/tiny.yaml", *overrides, "--resume", "auto"]
-    return subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    unbuffered = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(
+        command, cwd=ROOT, env=unbuffered, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
 
 
 def test_a_run_killed_ten_times_matches_an_uninterrupted_one(tmp_path: Path) -> None:
