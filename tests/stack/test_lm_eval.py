@@ -142,15 +142,15 @@ def test_the_papers_protocols(tmp_path: Path, chat: ChatServer) -> None:
     chat.reset(str, reply)
     arguments = f"model=m,base_url={chat.url}/chat/completions,num_concurrent=4,max_retries=1"
     scores = _lm_eval(tmp_path, "--model", "local-chat-completions", "--model_args", arguments, "--tasks",
-                      "gsm8k_cot_rg,llama_math_rg")  # fmt: skip
+                      "gsm8k_cot_rg,llama_math_rg", "--fewshot_as_multiturn", "False")  # fmt: skip
     assert scores["gsm8k_cot_llama"]["exact_match,strict-match"] == pytest.approx(1 / 4)
     assert scores["llama_math_rg"]["exact_match,none"] == pytest.approx(1 / 3)
     assert all([message["role"] for message in body["messages"]] == ["user"] for body in asked)
     texts = [body["messages"][0]["content"] for body in asked]
     counts = {("trees" in text, text.count("<|im_start|>system"), text.count("<|begin_of_text|>")) for text in texts}
     assert counts == {(True, 9, 0), (False, 0, 1)}
-    (few_shot, *_) = [text for text in texts if "trees" in text]
-    assert "<|im_end|>\n<|im_start|>assistant There are 15 trees" in few_shot.replace("assistant\n ", "assistant ")
+    few_shot = next(text for text in texts if "trees" in text)
+    assert "<|im_start|>assistant\n There are 15 trees originally." in few_shot
     assert {(body["temperature"], body["max_tokens"]) for body in asked} == {(0.6, 4096), (0.0, 4096)}
 
 
