@@ -288,7 +288,7 @@ class EvalConfig(Section):
     @property
     def data_name(self) -> str | None:
         """Name of `data` in results, or None if there is no data."""
-        return self.data.name if self.data else None
+        return self.data.task_name if self.data else None
 
     @property
     def names(self) -> list[str]:

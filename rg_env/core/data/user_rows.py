@@ -53,6 +53,8 @@ class DataConfig(Section):
 
     path: Text
     """Path of a .csv, .json, .jsonl or .parquet file, or a dataset name on the Hugging Face Hub."""
+    name: Text | None = None
+    """Name of the data in results and on model cards. Default: the name of the file or dataset."""
     config: Text | None = None
     """Configuration of a dataset on the Hub, such as "main". Ignored for files."""
     split: Text = "train"
@@ -69,10 +71,10 @@ class DataConfig(Section):
     prints how many, and "error" ends the run before it starts."""
 
     @property
-    def name(self) -> str:
-        """Name of the data in results, used like a task name: the name of the file or dataset, followed by `_data` if
-        that name already has another meaning."""
-        stem = file_part(Path(self.path).stem)
+    def task_name(self) -> str:
+        """Name of the data in results, used like a task name: `name`, or the name of the file or dataset, followed by
+        `_data` if that name already has another meaning."""
+        stem = file_part(self.name or Path(self.path).stem)
         return f"{stem}_data" if stem in load_table() or stem in _TAKEN else stem
 
     @property
@@ -91,7 +93,7 @@ class DataConfig(Section):
         the same errors as `load_rows`."""
         file = Path(self.path).expanduser()
         found = _rows_of(self, file.stat().st_mtime_ns if file.is_file() else 0)
-        return [{**row, "info": {OWN_TASK: self.name}} for row in found]
+        return [{**row, "info": {OWN_TASK: self.task_name}} for row in found]
 
     def place(self, question: str) -> str:
         """Return where the data has the question: "line 3 of problems.csv", or the data's name if it is on the Hub."""
@@ -104,7 +106,7 @@ class DataConfig(Section):
 
 @lru_cache(maxsize=4)
 def _rows_of(data: DataConfig, modified: int) -> list[dict[str, str]]:
-    return load_rows(data.path, **data.model_dump(exclude={"path", "too_long"}))
+    return load_rows(data.path, **data.model_dump(exclude={"path", "name", "too_long"}))
 
 
 def load_rows(

@@ -206,7 +206,7 @@ def _tasks(config: TrainConfig) -> Iterator[Problem]:
     for spec in config.gym:
         yield from parsing.problems_within(("tasks", spec["name"]), spec, Mixture.parse)
     evaluation = config.evaluation
-    reserved = RESERVED_LABELS | ({config.data.name: "the data"} if config.data else {})
+    reserved = RESERVED_LABELS | ({config.data.task_name: "the data"} if config.data else {})
     for name in evaluation.tasks:
         path: Keys = ("evaluation", "tasks", name)
         label = name if name in evaluation.labels else None

@@ -445,7 +445,7 @@ class TrainConfig(Section):
     @property
     def trained_on(self) -> list[str]:
         """Names of the training tasks, or of the data file, to use in the run's name."""
-        return [self.data.name] if self.data else list(self.tasks)
+        return [self.data.task_name] if self.data else list(self.tasks)
 
     @property
     def mixture(self) -> Mixture:
