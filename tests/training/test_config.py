@@ -197,7 +197,7 @@ def test_an_invalid_batch_size_is_reported_with_other_mistakes(base: Path) -> No
 def test_a_section_given_as_plain_text_is_changed_by_key(base: Path) -> None:
     engine = load_train_config(base, ["engine=vllm", "engine.port=8001"]).engine
     assert (engine.kind, engine.port) == ("vllm", 8001)
-    named = load_train_config(base, ["tasks=null", "data=p4.jsonl", "data.name=word problems"])
+    named = load_train_config(base, ["tasks=null", "data=me/d", "data.name=word problems"])
     assert (named.data and named.data.task_name, named.trained_on) == ("word_problems", ["word_problems"])
     config = load_train_config(base, ["tasks=null", "data=me/d", "data.question_column=q", "data.path=me/e"])
     assert (config.data and (config.data.path, config.data.question_column), config.trained_on) == (
