@@ -62,7 +62,7 @@ def edited(run: Path, name: str, **values: Any) -> dict[str, Any]:
     """Change sections of one of the run's YAML files and return the new contents."""
     found: dict[str, Any] = yaml.safe_load((run / name).read_text())
     for key, value in values.items():
-        found[key] = {**found[key], **value} if isinstance(value, dict) else value
+        found[key] = {**(found.get(key) or {}), **value} if isinstance(value, dict) else value
     (run / name).write_text(yaml.safe_dump(found))
     return found
 
