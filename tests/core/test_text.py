@@ -50,7 +50,7 @@ keys = st.lists(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(1e-6, "1e-06"), (0.5, "0.5"), (-3, "-3"), (True, "true"), (None, "null"), ("a\nb", "a b"), ("", ""), ([], ""),
+    [(1e-6, "1e-6"), (0.5, "0.5"), (-3, "-3"), (True, "true"), (None, "null"), ("a\nb", "a b"), ("", ""), ([], ""),
      (["a", [1, None]], "a+1+null"), ({"x": 1, "y": ["a", "b"]}, "x-1+y-a+b")],
 )  # fmt: skip
 def test_values_are_shown_as_yaml_has_them(value: object, text: str) -> None:
@@ -71,4 +71,4 @@ def test_keys_are_as_short_as_possible(keys: list[str]) -> None:
 
 def test_values_by_key_are_one_line() -> None:
     values: dict[str, Any] = {"training.learning_rate": 1e-6, "tasks.a.level": 1, "tasks.b.level": 2}
-    assert described(values) == "learning_rate=1e-06 a.level=1 b.level=2"
+    assert described(values) == "learning_rate=1e-6 a.level=1 b.level=2"

@@ -291,7 +291,7 @@ def test_jobs_of_a_sweep_have_points_and_folders_of_their_own(cluster: Cluster) 
         assert cluster.run(slurm_job, **ARRAY | {"SLURM_ARRAY_TASK_ID": str(number)}) == (0, "")
         words = cluster.call("accelerate")["arguments"]
         output = f"output.dir='outputs/embedded-4711/learning_rate={rate}_seed={seed}'"
-        point = ["embedded.yaml", f"training.learning_rate={rate}", f"seed={seed}", output, "--resume", "auto"]
+        point = ["embedded.yaml", f"training.learning_rate={float(rate)}", f"seed={seed}", output, "--resume", "auto"]
         assert words[words.index("train") + 1 :] == point
     folder = cluster.checkout / "outputs" / "embedded-4711"
     assert [path.name for path in folder.iterdir()] == ["sweep.yaml"]
