@@ -3,6 +3,7 @@
 import argparse
 import atexit
 import contextlib
+import errno
 import gc
 import io
 import logging
@@ -21,6 +22,8 @@ from rg_env.core.processes import stop_signals
 from rg_env.core.text import listed, one_line, without_controls
 from rg_env.errors import InputError, MissingExtraError, RGEnvError, StoppedTogether, from_interrupt, how_to_install
 
+_UNUSABLE = (errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG)
+"""System errors about a path. Even a check whether the file exists raises them."""
 _MAY_BE_IN_FILE = re.compile(
     r"[A-Za-z]\w*_(KEY|TOKEN)|WANDB_(PROJECT|ENTITY|NAME|MODE|TAGS|NOTES|RUN_GROUP|JOB_TYPE)|TRACKIO_PROJECT"
 )
@@ -48,6 +51,8 @@ def run_command(main: Callable[[], Any]) -> None:
             code, message = 1, write
         elif from_interrupt(error):
             code, message = 130, "interrupted"
+        elif isinstance(error, OSError) and error.errno in _UNUSABLE and error.filename:
+            code, message = 2, f"error: cannot open {one_line(error.filename)}: {error.strerror}"
         elif isinstance(error, RGEnvError):
             code, message = error.exit_code, f"error: {without_controls(str(error))}"  # may quote untrusted text
             # Only one rank reports the error.

@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from rg_env.commands import end_signals_as_ctrl_c, require
+from rg_env.commands import end_signals_as_ctrl_c, require, say
 
 
 def add(commands: Any) -> None:
@@ -52,6 +52,7 @@ def run(options: argparse.Namespace) -> int:
             output_dir=options.output_dir,
         )
     print_results(results)
-    print(*results.notes, sep="\n", end="\n" if results.notes else "")
+    for note in results.notes:
+        say(note)
     print(f"files in {folder}; `rg-env report {shlex.quote(str(folder))}` makes a page with the results and replies")
     return 0

@@ -7,7 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rg_env.commands import require
+from rg_env.commands import require, say
+from rg_env.core.run_folder import other_structure
+from rg_env.core.text import without_controls
 
 
 def add(commands: Any) -> None:
@@ -104,7 +106,8 @@ def _study(sweep: Path) -> dict[str, Any]:
     from rg_env.evaluation.report.content import Chart
     from rg_env.jobs.comparison import compare, comparison_tables, mean_curves
 
-    comparison = compare(sweep)
+    with other_structure(sweep):
+        comparison = compare(sweep)
     lines: dict[str, Any] = {
         curve.name: [(step, (each, *curve.intervals.get(step, (None, None)))) for step, each in accuracies.items()]
         for curve in mean_curves(comparison)
@@ -117,6 +120,6 @@ def _study(sweep: Path) -> dict[str, Any]:
 
 def _print(file: Path, notes: list[str]) -> int:
     for note in notes:
-        print(f"note: {note}", file=sys.stderr)
-    print(file)
+        print(f"note: {without_controls(note)}", file=sys.stderr)
+    say(str(file))
     return 0

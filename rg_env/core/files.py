@@ -1,9 +1,11 @@
-"""Write files without following links. A folder may have been downloaded, and archives can contain links to any file.
+"""Read and write files without following links. A folder may have been downloaded, and archives can contain links to
+any file.
 
     write_aside(folder / "summary.md", text)                 # replaces the file at once, or keeps the old one
     with written_aside(output) as aside: figure.savefig(aside)
     with opened_to_append(folder / "rollouts.jsonl") as file: ...
     make_folder(folder / "eval_results")                     # a subfolder that rg_env writes to
+    read_bytes(folder / "config.yaml")
 
 The user's own path to a file or a folder may contain links. Links *in* an output folder are replaced (a link at the
 name of a file that is written as a whole) or refused (a file to append to, and a subfolder).
@@ -19,7 +21,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rg_env.core.text import cut_bytes, one_line
-from rg_env.errors import OutputFolderError
+from rg_env.errors import InputError, OutputFolderError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """System errors that no change of the input would avoid: a full disk, an exceeded quota or file size limit, or a
@@ -70,6 +72,43 @@ def opened_to_append(file: Path) -> BinaryIO:
         os.close(descriptor)
         raise _is_link(file)
     return open(descriptor, "a+b")
+
+
+def opened_to_read(file: Path) -> BinaryIO:
+    """Open a file for reading.
+
+    Raises:
+        InputError: the file cannot be read, is a link out of its folder, or is not a regular file (reading from a pipe
+            or a device may never end).
+    """
+    try:
+        if links_out(file, file.parent):
+            raise InputError(f"{one_line(file, 500)} is a link to another folder, which is not followed: use a copy")
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise InputError(f"{one_line(file, 500)} cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise InputError(f"{one_line(file, 500)} is not a regular file")
+    return open(descriptor, "rb")
+
+
+def read_bytes(file: Path) -> bytes:
+    """Return a file's contents. Raises the same errors as `opened_to_read`."""
+    with opened_to_read(file) as opened:
+        try:
+            return opened.read()
+        except OSError as error:
+            raise InputError(f"{one_line(file, 500)} cannot be read: {error.strerror}") from error
+
+
+def links_out(path: Path, *folders: Path) -> bool:
+    """Whether `path` leads, through links, out of all of `folders` and of the blobs of the Hub's cache."""
+    if not os.path.islink(path) and path.parent in folders:
+        return False
+    real, roots = Path(os.path.realpath(path)), [Path(os.path.realpath(folder)) for folder in folders]
+    blobs = [above.parent / "blobs" for root in roots for above in (root, *root.parents) if above.name == "snapshots"]
+    return not any(real.is_relative_to(root) for root in (*roots, *blobs))
 
 
 def make_folder(folder: Path) -> None:

@@ -46,10 +46,18 @@ from typing import Any
 import yaml
 
 from rg_env.core.config import yaml12
-from rg_env.core.files import check_no_link, make_folder, opened_to_append, remove_partial, write_aside
+from rg_env.core.files import (
+    check_no_link,
+    make_folder,
+    opened_to_append,
+    opened_to_read,
+    read_bytes,
+    remove_partial,
+    write_aside,
+)
 from rg_env.core.processes import run
 from rg_env.core.text import cut_bytes, is_number, one_line, reason_of
-from rg_env.errors import InputError, OutputFolderError, installed_version
+from rg_env.errors import InputError, OutputFolderError, RGEnvError, installed_version
 
 OUTPUTS = Path("outputs")
 _PACKAGES = ("rg-env", "verifiers", "reasoning-gym", "torch", "transformers", "trl", "accelerate", "deepspeed", "vllm")
@@ -149,7 +157,8 @@ class RunFolder:
         return list(_with_steps(self.metrics_file))
 
     def evaluation_steps(self) -> list[int]:
-        """Return the steps that have an evaluation, in order."""
+        """Return the steps that have an evaluation, in order. Raises `OutputFolderError` if their folder is a link."""
+        check_no_link(self.evaluations)
         stems = [file.stem.removeprefix("eval_step_") for file in self.evaluations.glob("eval_step_*.json")]
         return sorted(int(stem) for stem in stems if stem.isdecimal())
 
@@ -340,7 +349,7 @@ def json_lines(file: Path) -> Iterator[dict[str, Any]]:
     try:
         # Read as bytes because str.splitlines() would also split at other characters, such as U+2028, in the model's
         # text.
-        with file.open("rb") as lines:
+        with opened_to_read(file) as lines:
             for number, line in enumerate(lines, 1):
                 if not line.strip():
                     continue
@@ -369,6 +378,17 @@ def _with_steps(file: Path) -> Iterator[dict[str, Any]]:
 def damaged(file: Path, reason: str) -> InputError:
     """Return the error for a damaged file that rg_env wrote."""
     return InputError(f"{file} is damaged: {reason}; restore it from a copy, or remove it")
+
+
+@contextmanager
+def other_structure(path: Path) -> Iterator[None]:
+    """Turn errors from values of an unexpected type, in files that rg_env wrote, into the error for a damaged file."""
+    try:
+        yield
+    except RGEnvError:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError) as error:
+        raise damaged(path, f"a value is missing or of another kind ({one_line(repr(error), 120)})") from error
 
 
 def free_folder(
@@ -444,15 +464,16 @@ def _remove_unused() -> None:
 
 
 @contextmanager
-def locked(folder: Path, wait_s: float = 0.0) -> Iterator[None]:
+def locked(folder: Path, wait_s: float = 0.0, *, empty: bool = False) -> Iterator[None]:
     """Hold the lock on the folder of a run, an evaluation or a sweep while writing to it. The system releases the lock
     if the process dies. On file systems without locks, do nothing.
 
     Args:
         wait_s: seconds to wait for another process, such as a canceled job that is still saving.
+        empty: whether the folder must be empty, although another process may have used it since it was chosen.
 
     Raises:
-        OutputFolderError: another process holds the lock, or the folder cannot be opened.
+        OutputFolderError: another process holds the lock, or the folder cannot be opened, or is not `empty`.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY)
@@ -478,6 +499,8 @@ def locked(folder: Path, wait_s: float = 0.0) -> Iterator[None]:
                 pass
             break
         remove_partial(folder)
+        if empty and any(folder.iterdir()):
+            raise not_empty(folder, resume="")
         yield
     finally:
         os.close(descriptor)
@@ -511,9 +534,9 @@ def removed_on_error(folder: str | Path) -> Iterator[None]:
 
 def _mapping(file: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
     try:
-        values = parse(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror}") from error
+        values = parse(read_bytes(file).decode())
+    except InputError:
+        raise
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise damaged(file, one_line(error)) from error
     if not isinstance(values, dict):

@@ -17,6 +17,7 @@ import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -72,6 +73,7 @@ class Endpoint:
         return httpx.AsyncClient(
             base_url=self.url,
             headers={"Authorization": f"Bearer {self.key}"} if self.key else {},
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # none are kept
             trust_env=not _is_here(self.url),  # no proxy is used for local addresses
             verify=self.ssl,
         )
@@ -169,7 +171,7 @@ class Endpoint:
                 response = await fetch(client, "POST", f"{root}/tokenize", json=prompt, timeout_s=_LIST_TIMEOUT_S)
                 ids = {**model, "tokens": self._json(response)["tokens"]}
                 response = await fetch(client, "POST", f"{root}/detokenize", json=ids, timeout_s=_LIST_TIMEOUT_S)
-                return str(self._json(response)["prompt"]).rstrip().endswith("<think>")
+                return (_text(self._json(response)["prompt"]) or "").rstrip().endswith("<think>")
         except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, BadReplyError, LookupError, TypeError):
             return False
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rg_env.core.files import links_out
 from rg_env.core.grading.extraction import completion_text
 from rg_env.core.tasks.task_table import load_table
 from rg_env.core.text import json_problem, reason_of
@@ -42,6 +43,8 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "size": ("size",),
 }
 """Columns that are read, each with its possible names in order of preference."""
+_MOST_BYTES = 2**28
+"""Maximum size of a sample or header in an .eval file."""
 _STAMP = re.compile(r"[_-]\d{8}[_-]\d{6}$")
 
 
@@ -74,6 +77,9 @@ def read_replies(path: Path, task: str | None = None) -> Iterator[GivenReply]:
     """
     if path.is_dir():
         files = sorted(each for each in path.rglob("*") if each.suffix in SUFFIXES and each.name != "metadata.json")
+        if link := next((each for each in files if links_out(each, path)), None):
+            raise InputError(f"{link} is a link out of {path}, which is not followed: replace it with a copy")
+        files = [each for each in files if each.is_file()]
         if not files:
             raise InputError(f"{path} contains no file of replies ({', '.join(SUFFIXES)})")
     elif path.suffix not in SUFFIXES:
@@ -97,6 +103,8 @@ def _of_file(file: Path, task: str | None) -> Iterator[GivenReply]:
     if file.suffix == ".eval":
         with zipfile.ZipFile(file) as archive:
             names = archive.namelist()
+            if any(each.file_size > _MOST_BYTES for each in archive.infolist()):
+                raise InputError(f"{file} has a part of more than {_MOST_BYTES / 2**20:g} MB after decompression")
             header = (
                 _json(archive.read("header.json").decode(), f"{file}: header.json") if "header.json" in names else {}
             )

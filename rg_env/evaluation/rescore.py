@@ -20,7 +20,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -35,7 +35,7 @@ from rg_env.core.data.splits import question_hash
 from rg_env.core.files import opened_to_append
 from rg_env.core.grading.extraction import extract
 from rg_env.core.grading.scoring import Grading, Rollout, Score, lenient_correct, score_extraction
-from rg_env.core.run_folder import free_folder, removed_on_error
+from rg_env.core.run_folder import free_folder, locked, removed_on_error
 from rg_env.core.tasks.library_fixes import left_out
 from rg_env.core.tasks.task_table import is_user_task, load_table
 from rg_env.errors import InputError, unknown_name
@@ -192,7 +192,7 @@ def score_replies(
         InputError: a file cannot be read, or a row lacks a necessary column.
         OutputFolderError: the folder already contains files, or is not writable.
     """
-    folder = free_folder(output_dir, f"score-{path.stem}", remedy="choose another --output-dir", resume="")
+    folder = free_folder(output_dir, f"score-{path.stem}", remedy="choose another --output-dir", resume="", create=True)
     console = console or Console(stderr=True)
     columns = (
         TextColumn("{task.description} {task.completed:,.0f}"),
@@ -202,12 +202,13 @@ def score_replies(
     tallies: _Tallies = {}
     questions: dict[tuple[str, str, str], _Question] = {}
     ungraded = Counter[str]()
-    with removed_on_error(folder), _quiet(), Progress(*columns, console=console) as progress:
+    with ExitStack() as stack, removed_on_error(folder), _quiet(), Progress(*columns, console=console) as progress:
         lookup = _Lookup(path, task)
         if not lookup.total:
             raise InputError(f"{path} contains no replies")
         lookup.run(progress)
         folder.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(locked(folder, empty=True))
         bar = progress.add_task("replies", total=lookup.total)
         with opened_to_append(folder / ROLLOUTS) as file:
             for given in read_replies(path, task):

@@ -23,6 +23,7 @@ from pydantic import ConfigDict, Field, Strict, ValidationError
 
 from rg_env.core.config.files import leaves
 from rg_env.core.config.parsing import Section, Share, problems_in
+from rg_env.core.files import read_bytes
 from rg_env.core.run_folder import RunFolder, damaged
 from rg_env.core.statistics import Difference, Interval, mean_of
 from rg_env.core.text import listed, one_line
@@ -368,10 +369,8 @@ def read_results(file: str | Path) -> Results:
         InputError: the file cannot be read, is not a results file, or has a different format version.
     """
     try:
-        content = Path(file).read_bytes()
+        content = read_bytes(Path(file))
         return Results.model_validate_json(content)
-    except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror}") from error
     except ValidationError as error:
         if content and b'"format"' not in content:
             remedy = f"; pass the run's folder, {Path(file).parent}" if Path(file).suffix == ".jsonl" else ""

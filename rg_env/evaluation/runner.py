@@ -76,7 +76,7 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
     with ExitStack() as stack:
         stack.enter_context(removed_on_error(folder))
         folder.mkdir(parents=True, exist_ok=True)
-        stack.enter_context(locked(folder))
+        stack.enter_context(locked(folder, empty=not resume))
         stack.enter_context(_removed_if_unanswered(folder, answer_sets))
         write_aside(folder / CONFIG_FILE, yaml12.to_yaml(config.model_dump(mode="json")))
         try:

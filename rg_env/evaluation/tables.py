@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from rg_env.core.statistics import Interval, p_shown, with_interval
-from rg_env.core.text import counted
+from rg_env.core.text import counted, without_controls
 from rg_env.evaluation.results import PART_SUFFIXES, Accuracy, EvaluationSampling, Results, Scores, TaskPart
 
 _ABOUT_ACCURACIES = (
@@ -73,15 +73,16 @@ def print_results(results: Results, console: Console | None = None) -> None:
     for table in tables_of(results, _TASKS_SHOWN):
         print_table(console, table.columns, table.rows)
         for note in table.notes:
-            console.print(note, markup=False)
+            console.print(without_controls(note), markup=False)
 
 
 def print_table(console: Console, heads: list[str], rows: TableRows) -> None:
-    """Print a table without truncating cells or breaking words.
+    """Print a table without truncating cells or breaking words. Control characters are printed as escapes.
 
     On a terminal that is too narrow, cells are wrapped at spaces, but not within an interval. If the terminal is too
     narrow for this as well, each row is printed as a list. If the output is not a terminal, the console is widened.
     """
+    heads, rows = list(map(without_controls, heads)), [list(map(without_controls, row)) for row in rows]
     shown = _rich_table(heads, rows)
     width = console.measure(shown, options=console.options.update(max_width=10_000)).maximum
     if width <= console.width or not console.is_terminal:

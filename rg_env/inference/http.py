@@ -70,8 +70,8 @@ async def fetch(
         httpx.HTTPError, httpx.InvalidURL: the server cannot be reached or breaks off the connection.
         BadReplyError: the reply is unusable, or redirects to another host (`RedirectError`).
     """
-    request = client.build_request(method, url, json=json, headers=_HEADERS, timeout=timeout_s)
-    try:
+    try:  # `json` may contain values from an earlier reply, which cannot always be sent
+        request = client.build_request(method, url, json=json, headers=_HEADERS, timeout=timeout_s)
         async with asyncio.timeout(timeout_s):  # httpx limits only the time between two reads
             for _ in range(_REDIRECTS):
                 response = await client.send(request, stream=True)

@@ -38,7 +38,7 @@ import yaml
 
 from rg_env.core.config import yaml12
 from rg_env.core.config.files import COMMAND_LINE, Document, leaves, overridden, read_config, without_key
-from rg_env.core.files import check_no_link, make_folder, write_aside
+from rg_env.core.files import check_no_link, links_out, make_folder, read_bytes, write_aside
 from rg_env.core.processes import Command, entered
 from rg_env.core.run_folder import RunFolder, damaged, locked, read_yaml
 from rg_env.core.text import counted, listed, one_line, point_labels, shortened
@@ -53,6 +53,7 @@ MOST_POINTS = 1000
 """Maximum number of points. This is also the maximum size of a Slurm array with the default MaxArraySize."""
 MOST_CHARACTERS = 80
 """Maximum length of a point's name."""
+_NAME = re.compile(r"[A-Za-z0-9_=+][A-Za-z0-9._=+-]*")
 _FREE = ("output", "logging", "hub", "engine.host", "engine.port")
 """Keys that may change when a sweep is resumed."""
 
@@ -257,7 +258,7 @@ def status_of(folder: Path, name: str) -> tuple[RunStatus, str]:
         rule = results.get("stopped_by")
         return ("stopped", f"by monitor {rule} after {counted(results['steps'], 'step')}") if rule else ("finished", "")
     if (file := _failure_file(folder, name)).is_file():
-        return "failed", one_line(file.read_text(encoding="utf-8", errors="replace"))
+        return "failed", one_line(read_bytes(file).decode(errors="replace"))
     if results and results["error"]:
         return "failed", one_line(results["error"])
     if results:
@@ -278,8 +279,11 @@ def read_points(folder: Path) -> dict[str, dict[str, Any]]:
             "runs, use `rg-env plot` or `rg-env eval --models`"
         )
     points: dict[str, dict[str, Any]] = read_yaml(file).get("points", {})
-    if not points:
+    if not points or not isinstance(points, dict) or not all(isinstance(each, dict) for each in points.values()):
         raise damaged(file, "it has no points")
+    for name in points:
+        if not _NAME.fullmatch(name) or links_out(folder / name, folder):
+            raise damaged(file, f"{one_line(name, 80)!r} is not a folder in it")
     return points
 
 

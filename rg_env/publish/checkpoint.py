@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from safetensors import safe_open
 
+from rg_env.core.files import links_out
 from rg_env.core.hub import repo_problem
 from rg_env.core.run_folder import RunFolder, checkpoint_step, read_json
 from rg_env.core.text import one_line
@@ -162,7 +163,9 @@ def find_checkpoint(path: Path, *, best: bool = False, base: str | None = None) 
     if not os.path.isdir(path):  # unlike Path.is_dir, this also returns False for names that are too long
         raise InputError(f"{one_line(path)} is not an existing folder; a checkpoint is {_KINDS}")
     try:
-        return _checkpoint(_choose(path, best), base)
+        chosen = _choose(path, best)
+        check_links([chosen], path)
+        return _checkpoint(chosen, base)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
 
@@ -170,10 +173,8 @@ def find_checkpoint(path: Path, *, best: bool = False, base: str | None = None) 
 def check_links(files: Iterable[Path], *folders: Path) -> None:
     """Raise `InputError` if one of `files` is a link to a file outside `folders`. In the Hub's cache, links to the
     repository's own blobs are accepted."""
-    caches = [each.parents[1] / "blobs" for each in folders if each.absolute().parent.name == "snapshots"]
-    roots = [each.resolve() for each in (*folders, *caches)]
     for file in files:
-        if not any(file.resolve().is_relative_to(root) for root in roots):
+        if links_out(file, *folders):
             raise InputError(
                 f"{file} is a link to {file.resolve()}, which is outside the published folders: replace it with a copy"
             )

@@ -16,6 +16,7 @@ from rg_env.core.data.generation import check_options
 from rg_env.core.data.manifest import read_manifest
 from rg_env.core.data.user_rows import DataConfig, split_rows
 from rg_env.core.environment import Environment
+from rg_env.core.files import read_bytes
 from rg_env.core.hub import LOGIN, note_on_model
 from rg_env.core.processes import print_once
 from rg_env.core.rewards.rubric import question_of
@@ -27,6 +28,8 @@ from rg_env.inference.vllm.client import VllmServer
 from rg_env.tiny import TINY
 from rg_env.training.config.schema import DataRows, HubConfig, LoggingConfig, TrainConfig
 
+_WANDB_SETTINGS = ("[default]", "project", "entity", "mode")
+"""Settings that W&B may read from the working directory."""
 AUTO = "auto"
 """Value of `resume` that selects the newest checkpoint."""
 
@@ -196,9 +199,19 @@ def check_hub(config: HubConfig) -> None:
 
 
 def check_logins(config: LoggingConfig) -> None:
-    """Raise `InputError` if wandb is configured and would prompt for a login."""
+    """Raise `InputError` if wandb is configured and would prompt for a login, or would read settings such as the
+    server's address from the working directory, which may have been downloaded."""
     if "wandb" not in config.report_to:
         return
+    for file in map(Path, ("wandb/settings", ".wandb/settings")):
+        for line in read_bytes(file).decode(errors="replace").splitlines() if os.path.lexists(file) else ():
+            name, _, value = map(str.strip, line.partition("="))
+            own = value in ("https://api.wandb.ai", os.environ.get("WANDB_BASE_URL"))
+            if name and name not in _WANDB_SETTINGS and not (name == "base_url" and own):
+                raise InputError(
+                    f"{file} in this folder sets {one_line(name, 40)}, which may send your key to another server: "
+                    "remove the line, set an environment variable such as WANDB_BASE_URL, or run in another folder"
+                )
     import wandb
 
     try:

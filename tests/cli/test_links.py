@@ -15,7 +15,7 @@ from report_samples import write_run
 
 from rg_env.core.files import make_folder, opened_to_append, remove_partial, write_aside, written_aside
 from rg_env.core.run_folder import RunFolder
-from rg_env.errors import OutputFolderError
+from rg_env.errors import InputError, OutputFolderError
 
 Run = Callable[..., tuple[int, str, str]]
 SWEEP_RESULTS = {"steps": 20, "interrupted": False, "error": None, "eval_before": None, "eval_after": None}
@@ -60,7 +60,7 @@ PREPARE = {
 @pytest.mark.parametrize("name", PREPARE)
 def test_no_command_writes_through_a_link(name: str, chat: ChatServer, rg_env: Run, tmp_path: Path) -> None:
     """Links to files outside are at the names of all files that the commands write. The commands replace a link, or
-    refuse it if they would append to the file."""
+    refuse it if they would read the file or append to it."""
     prepare, run = PREPARE[name], tmp_path / "run"
     commands = prepare(run, chat.url)
     for command in commands:
@@ -70,8 +70,10 @@ def test_no_command_writes_through_a_link(name: str, chat: ChatServer, rg_env: R
     appended = [path for path in fixed if name == "evaluation" and path.name == "rollouts.jsonl"]
     replaced = [path for path in fixed if path not in appended and not (clean / path).is_dir()]
     assert replaced
+    outputs = [path for path in replaced if re.search(r"[.](html|png|md)$|comparison|job", path.name)]
+    read = [path for path in replaced if path not in outputs]
     parts = [path.with_name(f"{path.name}.part") for path in replaced]
-    for paths in [[*replaced, *parts], *([appended] if appended else [])]:
+    for paths in filter(None, [[*outputs, *parts], read, appended]):
         shutil.copytree(clean, run)
         (outside := tmp_path / "outside").mkdir()
         for path in paths:
@@ -81,10 +83,73 @@ def test_no_command_writes_through_a_link(name: str, chat: ChatServer, rg_env: R
         before = {file: file.read_bytes() for file in outside.iterdir()}
         for command in prepare(run, chat.url) if name == "evaluation" else commands:
             code, _, error = rg_env(*command)
-            assert code == (2 if paths == appended and command[0] == "eval" else 0), error
+            is_refused = paths == appended or (paths == read and (name, command[0]) != ("evaluation", "report"))
+            assert (code, error.count("\n")) == ((2, 1) if is_refused else (0, error.count("\n"))), error
         assert {file: file.read_bytes() for file in outside.iterdir()} == before
         shutil.rmtree(run)
         shutil.rmtree(outside)
+
+
+SECRET = "of-somebody-else"
+ROW = {"task": "gcd", "question": SECRET, "answer": "1", "reply": SECRET, "step": 1, "model": "m", "completion": "1"}
+READS: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
+    **{f"run/{name}": (write_run, ["report"]) for name in (
+        *("config.yaml", "arguments.yaml", "manifest.json", "train_results.json", "metrics.jsonl", "rollouts.jsonl"),
+        *("eval_results", "eval_results/eval_step_9.json"),
+    )},
+    "run/metrics.jsonl ": (write_run, ["plot"]),
+    "run/results_all_tasks_20250101-120000.json": (Path.mkdir, ["report"]),
+    "run/results_all_tasks_20250101-120000.json ": (Path.mkdir, ["plot"]),
+    "run/seed=1": (lambda run: prepare_sweep(run, ""), ["compare"]),
+    "run/sweep.yaml": (lambda run: prepare_sweep(run, ""), ["compare"]),
+    "run/logs/seed=1.failed": (lambda run: (prepare_sweep(run, ""), (run / "seed=1/train_results.json").unlink()),
+                               ["compare"]),
+    "run/replies.jsonl": (Path.mkdir, ["score", "--output-dir", "scores"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READS)
+@pytest.mark.parametrize("kind", ["file", "device", "pipe"])
+def test_no_command_reads_through_a_link(
+    name: str, kind: str, rg_env: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else's folder has a link to a private file, or a file without an end, where a command reads."""
+    monkeypatch.chdir(tmp_path)
+    build, (command, *more) = READS[name]
+    path, goal = tmp_path / name.strip(), tmp_path / "private"
+    build(tmp_path / "run")
+    path.parent.mkdir(exist_ok=True)
+    if path.is_dir():
+        shutil.move(path, goal)
+    else:
+        path.unlink(missing_ok=True)
+        goal.write_text(f"{json.dumps(ROW)}\n")
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(goal if kind == "file" else "/dev/zero")
+    code, printed, error = rg_env(command, "run", *more)
+    assert (code, error.count("error: ")) == (2, 1) or (kind != "file" and code == 0), error
+    files = [file for file in tmp_path.rglob("*") if file.is_file() and not file.is_symlink() and file != goal]
+    assert not [file for file in files if SECRET.encode() in file.read_bytes()]
+    assert SECRET not in printed
+
+
+@pytest.mark.parametrize("point", ["../private", "/private", ".", "a/b", "a\x00"])
+def test_points_of_a_sweep_are_in_its_folder(point: str, rg_env: Run, tmp_path: Path) -> None:
+    prepare_sweep(tmp_path / "run", "")
+    (tmp_path / "run/sweep.yaml").write_text(json.dumps({"points": {point: {"seed": 1}}}))
+    code, _, error = rg_env("compare", tmp_path / "run")
+    assert (code, error.count("\n"), "is not a folder in it" in error) == (2, 1, True)
+
+
+def test_endless_configs_and_long_paths_are_one_line(rg_env: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").symlink_to("/dev/zero")
+    names = {"train": f"{tmp_path}/a.yaml", "eval": f"{tmp_path}/a.yaml"}
+    long = dict.fromkeys(("report", "plot", "compare", "score", "export"), "x" * 5000)
+    for command, path in {**names, **long}.items():
+        code, _, error = rg_env(command, path)
+        assert (code, error.count("error: ")) == (2, 1), error
 
 
 WRITES: dict[str, Callable[[RunFolder], Any]] = {
@@ -121,7 +186,7 @@ def test_a_run_does_not_write_through_a_link(name: str, kind: str, tmp_path: Pat
         path.hardlink_to(victim)
     else:
         os.mkfifo(path)
-    with contextlib.suppress(OutputFolderError):
+    with contextlib.suppress(OutputFolderError, InputError):
         WRITES[name](run)
         assert not is_folder
     assert {file.name: file.read_text() for file in outside.iterdir()} == {victim.name: '{"step": 1}\n'}

@@ -61,3 +61,26 @@ def test_a_second_run_is_refused(
     reasons = "process [0-9]+ is writing to|is not empty|cannot be used|does not contain|contains a|has different"
     assert re.search(reasons, error)
     assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
+
+
+def test_a_folder_used_after_it_was_chosen_is_refused(
+    rg_env: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process starts and ends between the choice of an empty folder and its lock."""
+    from rg_env.evaluation import rescore, runner
+
+    replies, file = tmp_path / "replies.jsonl", tmp_path / "run/rollouts.jsonl"
+    replies.write_text(json.dumps({"task": "gcd", "question": "?", "answer": "1", "reply": "1"}) + "\n")
+
+    def others(*given: object) -> list[str]:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("{}\n")
+        return []
+
+    monkeypatch.setattr(runner, "changes_since_training", others)
+    monkeypatch.setattr(rescore._Lookup, "run", others)
+    for words in (COMMANDS["eval"], ["score", str(replies)]):
+        code, _, error = rg_env(*words, "--output-dir", tmp_path / "run")
+        assert (code, "is not empty and may contain another run" in error) == (2, True), error
+        assert file.read_text() == "{}\n"
+        file.unlink()

@@ -220,6 +220,27 @@ def test_hostile_endpoints_cost_one_failed_call(capfd: pytest.CaptureFixture[str
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.parametrize(
+    "tokens",
+    ["NaN", "[1, Infinity]", '"\\ud800"', f"{'[' * 900}{']' * 900}", "1"],
+    ids=["nan", "inf", "half", "deep", "1"],
+)
+def test_odd_replies_of_a_tokenizer_are_ignored(tokens: str) -> None:
+    """A server that claims to be vLLM is asked for tokens, which are sent back to it."""
+    body = f'{{"tokens": {tokens}, "prompt": {"[" * 900}{"]" * 900}}}'.encode()
+
+    async def ask() -> tuple[bool, int]:
+        server, (url,) = await _serve({"tokens": http(body, "Set-Cookie: a=1; Path=/")})
+        ready = Endpoint(url, "m", RequestsConfig(tries=1), KEY, ssl.create_default_context())
+        async with ready.client() as client:
+            await ready.reply(ChatRequest([], Sampling()), client)
+            found = await ready.finds_open_thinking(), len(client.cookies)
+        server.close()
+        return found
+
+    assert asyncio.run(ask()) == (False, 0), "cookies would pile up"
+
+
 @pytest.mark.parametrize("status", [401, 403, 404])
 def test_a_single_refusal_among_answers_is_retried(status: int, tmp_path: Path) -> None:
     """Large services return such errors now and then. Before the first answer, and if they persist, they end the

@@ -81,3 +81,9 @@ def test_no_left_out_questions_are_reported_if_the_overlap_is_unknown() -> None:
     for text in [*map(" ".join, _texts(results)), *(" ".join(table.notes) for table in page.tables)]:
         assert "was trained on" not in text
     assert note in markdown(results)
+
+
+def test_names_from_files_do_not_control_the_terminal() -> None:
+    """`rg-env score` shows the names of models in somebody else's file."""
+    assert not [line for text in _texts(all_results([task_results({"\x1b]0;x\x07": 0.5})]))[:1] for line in text
+                if "\x1b" in line or "\x07" in line]  # fmt: skip

@@ -17,7 +17,8 @@ from hub_server import HubServer
 from rg_env.errors import InputError
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import load_train_config, run_config
-from rg_env.training.preflight import check_start
+from rg_env.training.config.schema import LoggingConfig
+from rg_env.training.preflight import check_logins, check_start
 
 HERE = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "HF_TOKEN", "RANK"))}
 NO_LOGIN = {**HERE, "HF_HOME": "/nowhere", "HOME": "/nowhere"}
@@ -182,3 +183,17 @@ def test_vllm_cannot_train_a_gguf_file(here: Path) -> None:
     options = ["model.name=./m.gguf", "engine.kind=vllm"]
     with pytest.raises(InputError, match=r"vLLM cannot update the weights of a GGUF file: set engine.kind=embedded"):
         check_start(load_train_config(here / "run.yaml", options), wait=False)
+
+
+def test_wandb_reads_no_server_from_the_working_directory(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder may have been downloaded, and W&B sends the key to the server in `wandb/settings`."""
+    monkeypatch.delenv("WANDB_BASE_URL", raising=False)
+    (here / "wandb").mkdir()
+    file, logging = here / "wandb/settings", LoggingConfig(report_to=["wandb"])
+    for line in ("base_url = http://127.0.0.1:9", "base_url: http://127.0.0.1:9", "https_proxy = x", "API_KEY = 1"):
+        file.write_text(f"[default]\nproject = p\n{line}\n")
+        with pytest.raises(InputError, match=r"^wandb/settings in this folder sets .*, which may send your key"):
+            check_logins(logging)
+    file.write_text("[default]\nentity = me\nproject = p\nbase_url = https://api.wandb.ai\n")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    check_logins(logging)

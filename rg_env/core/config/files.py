@@ -27,6 +27,7 @@ OTHER_NAMES: dict[str, dict[str, str]] = yaml12.load(Path(__file__).with_name("o
 SHORT_FORMS = {"model": "name", "data": "path", "engine": "kind", "output": "dir"}
 """Sections that may be given as plain text, each with the key that the text sets (`Section.short`)."""
 _SUFFIXES = (".yaml", ".yml")
+_MOST_BYTES = 16 * 2**20
 _MOST_MERGES = 1000
 _OTHER_EXTENDS = "_base_"
 """The key that has the meaning of `extends` in other tools."""
@@ -247,7 +248,10 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
     """Return the mapping in a YAML file and the line number of each key."""
     name = shortened(str(file))
     try:
-        text = file.read_text(encoding="utf-8")
+        with file.open("rb") as opened:  # which may be a link to a device without an end
+            text = opened.read(_MOST_BYTES + 1).decode()
+        if len(text) > _MOST_BYTES:
+            raise ValueError(f"it is larger than {_MOST_BYTES / 2**20:g} MB")
         values, lines = yaml12.load_with_lines(text)
     except UnicodeDecodeError as error:
         raise InputError(f"cannot read the config {name}: it is not UTF-8 text") from error

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rg_env.core.config.files import leaves
-from rg_env.core.run_folder import RunFolder
+from rg_env.core.run_folder import RunFolder, other_structure
 from rg_env.core.text import point_labels, short_keys
 from rg_env.errors import InputError, unknown_name
 from rg_env.evaluation.plots.curves import Curve, averaged, notes_on, plot_curves, read_curve
@@ -69,14 +69,15 @@ def plot_files(
         results = merged({str(file): read_results(file) for file in files})
         plot_results(_renamed(results, new_names(rename, list(results.models), "model")), output, title, size)
         return output, []
-    labels = _run_names(runs) if group is None else _settings(runs, group)
-    names = new_names(rename, list(dict.fromkeys(labels)), "run" if group is None else "group")
-    groups: dict[str, list[Curve]] = {name: [] for name in names.values()}
-    for file, label in zip(runs, labels, strict=True):
-        groups[names[label]].append(read_curve(file, str(file.parent)))
-    notes = notes_on([curve for each in groups.values() for curve in each])
-    curves = [averaged(name, each) for name, each in sorted(groups.items(), key=lambda item: _by_number(item[0]))]
-    plot_curves(curves, output, title, size)
+    with other_structure(runs[0].parent):
+        labels = _run_names(runs) if group is None else _settings(runs, group)
+        names = new_names(rename, list(dict.fromkeys(labels)), "run" if group is None else "group")
+        groups: dict[str, list[Curve]] = {name: [] for name in names.values()}
+        for file, label in zip(runs, labels, strict=True):
+            groups[names[label]].append(read_curve(file, str(file.parent)))
+        notes = notes_on([curve for each in groups.values() for curve in each])
+        curves = [averaged(name, each) for name, each in sorted(groups.items(), key=lambda item: _by_number(item[0]))]
+        plot_curves(curves, output, title, size)
     return output, notes_on(curves) if group is None else notes
 
 
@@ -84,8 +85,9 @@ def _files_in(folder: Path) -> list[Path]:
     run = RunFolder(folder)
     if found := [run.metrics_file] if run.metrics_file.is_file() else results_files(folder):
         return found[:1]
-    if (folder / "sweep.yaml").is_file() and (found := sorted(folder.glob("*/metrics.jsonl"))):
-        return found
+    runs = sorted(file for file in folder.glob("*/metrics.jsonl") if not file.parent.is_symlink())
+    if runs and (folder / "sweep.yaml").is_file():
+        return runs
     raise nothing_in(folder)
 
 

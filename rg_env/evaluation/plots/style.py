@@ -36,6 +36,7 @@ styled = matplotlib.rc_context(
         "legend.fontsize": 8,
         "legend.frameon": False,
         "svg.fonttype": "none",  # keeps the text searchable and editable
+        "text.usetex": False,  # a matplotlibrc in the working directory must not run LaTeX
         "text.parse_math": False,  # prevents text between dollar signs from being rendered as a formula
     }
 )

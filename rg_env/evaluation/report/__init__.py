@@ -25,7 +25,7 @@ from urllib.parse import quote
 from pydantic import BaseModel
 
 from rg_env.core.files import written_aside
-from rg_env.core.run_folder import RunFolder
+from rg_env.core.run_folder import RunFolder, other_structure
 from rg_env.core.text import counted
 from rg_env.errors import InputError
 from rg_env.evaluation.questions import ROLLOUTS
@@ -95,7 +95,8 @@ def _pages(
     if source.is_file():
         if source.name == ROLLOUTS and RunFolder.is_run(source.parent):
             raise InputError(f"{source} is part of a training run: pass the run's folder, {source.parent}")
-        return results_page(source, limit), {}
+        with other_structure(source):
+            return results_page(source, limit), {}
     if not source.is_dir():
         raise InputError(f"{source} does not exist: pass the folder of a run or an evaluation, or a results file")
     if page := _page_of(source, limit):
@@ -107,15 +108,17 @@ def _pages(
 
 def _page_of(folder: Path, limit: int) -> Page | None:
     """Return the content of the report on a run or an evaluation, or None for other folders."""
-    if RunFolder.is_run(folder):
-        return run_page(folder, limit)
-    return results_page(folder, limit) if (folder / ROLLOUTS).is_file() or results_files(folder) else None
+    with other_structure(folder):
+        if RunFolder.is_run(folder):
+            return run_page(folder, limit)
+        return results_page(folder, limit) if (folder / ROLLOUTS).is_file() or results_files(folder) else None
 
 
 def _runs_in(folder: Path) -> list[Path]:
-    """Return the folders of runs and evaluations in `folder`, and in the sweeps in it, in order of their names."""
+    """Return the folders of runs and evaluations in `folder`, and in the sweeps in it, in order of their names.
+    Links are left out, because reports are written to the folders."""
     found = []
-    for each in sorted(path for path in folder.iterdir() if path.is_dir()):
+    for each in sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()):
         if RunFolder.is_run(each) or (each / ROLLOUTS).is_file() or results_files(each):
             found.append(each)
         elif (each / "sweep.yaml").is_file():

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from rg_env.core.data.splits import question_hash
+from rg_env.core.files import read_bytes
 from rg_env.core.rewards import RolloutRecord
 from rg_env.core.run_folder import RunFolder, damaged, json_lines
 from rg_env.core.statistics import mean_of, p_shown, with_interval
@@ -464,7 +465,7 @@ def run_page(folder: Path, limit: int) -> Page:
         page.title = evaluations[-1].title
         _add_evaluations(page, evaluations)
     files = [file for file in (run.config_file, run.arguments_file) if file.is_file()]
-    page.texts = [(file.name, file.read_text(encoding="utf-8")) for file in files]
+    page.texts = [(file.name, read_bytes(file).decode(errors="replace")) for file in files]
     environment = (run.arguments() if files else {}).get("environment") or {}
     system = environment.get("system_prompt") or None
     records = [

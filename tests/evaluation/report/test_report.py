@@ -291,6 +291,27 @@ def test_a_damaged_file_is_one_error_that_names_it(tmp_path: Path, name: str, li
     assert not list(tmp_path.rglob("*.html"))
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("manifest.json", '{"created": 5}'), ("manifest.json", '{"commit": 5}'), ("train_results.json", "{}"),
+        ("train_results.json", '{"seconds": "x"}'), ("config.yaml", "environment: x"),
+        ("rollouts.jsonl", '{"question": "1", "step": 1, "answer": "1", "reward": 1, "task": []}'),
+        ("metrics.jsonl", '{"step": 1e308, "reward": 1e308}\n{"step": -1e308, "reward": -1e308}'),
+    ],
+)  # fmt: skip
+def test_a_file_with_other_values_is_one_error(tmp_path: Path, name: str, text: str, rg_env: Run) -> None:
+    """They may be from somebody else, or from another version."""
+    run = write_run(tmp_path / "run")
+    (run / name).write_text(text)
+    for command in ("report", "plot"):
+        code, _, error = rg_env(command, run)
+        assert code == 0 or (code, error.count("\n"), "damaged: a value" in error) == (2, 1, True), error
+    (run / "config.yaml").write_bytes(b"\xff")
+    (run / "arguments.yaml").write_text("model: tiny")
+    assert rg_env("report", run)[0] in (0, 2)
+
+
 def test_the_last_line_of_a_killed_run_may_be_incomplete(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     for name in ("metrics.jsonl", "rollouts.jsonl"):
