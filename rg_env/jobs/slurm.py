@@ -188,14 +188,12 @@ def write_script(script: str, file: Path, *, force: bool = False) -> None:
     Raises:
         OutputFolderError: `file` exists or cannot be written.
     """
+    if not force and os.path.lexists(file):
+        raise OutputFolderError(f"{file} exists: choose another --output, or overwrite it with --force")
     try:
-        if force:
-            write_aside(file, script)
-        else:
-            with file.open("x", encoding="utf-8") as target:  # does not follow links
-                target.write(script)
-    except FileExistsError as error:
-        raise OutputFolderError(f"{file} exists: choose another --output, or overwrite it with --force") from error
+        write_aside(file, script)
+    except OutputFolderError:
+        raise
     except (OSError, ValueError) as error:
         raise OutputFolderError(f"cannot write {str(file)!r}: {reason_of(error)}") from error
 

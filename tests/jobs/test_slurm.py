@@ -165,7 +165,7 @@ def test_the_command_writes_a_file_once_and_prints_how_to_submit_it(checkout: Pa
     assert (checkout / "vllm.sbatch").read_text() == printed
     exists = "error: vllm.sbatch exists: choose another --output, or overwrite it with --force\n"
     assert rg_env("slurm", *arguments) == (2, "", exists)
-    assert "cannot write 'nowhere/job.sbatch'" in rg_env("slurm", *arguments, "--output", "nowhere/job.sbatch")[2]
+    assert "cannot write nowhere/job.sbatch: " in rg_env("slurm", *arguments, "--output", "nowhere/job.sbatch")[2]
     assert "job with: sbatch 'my job.sbatch'\n" in rg_env("slurm", *arguments, "--output", "my job.sbatch")[1]
     swept = "vllm.yaml --gpus 4 --time 60 --force --sweep training.epsilon=0.1,0.3"
     assert rg_env("slurm", *swept.split())[1].splitlines()[1:-1] == [
