@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 import shlex
 import shutil
 import subprocess
@@ -21,9 +22,9 @@ from slurm_cluster import CONFIG, EVALUATION, JOB, JOBS, PORT, REPOSITORY, Clust
 from worker_pools import until
 
 from rg_env.core.config import yaml12
-from rg_env.errors import ConfigError, InputError
+from rg_env.errors import ConfigError, InputError, OutputFolderError
 from rg_env.jobs.comparison import compare
-from rg_env.jobs.slurm import sbatch_script
+from rg_env.jobs.slurm import sbatch_script, write_script
 from rg_env.jobs.sweep import load_sweep
 
 Run = Callable[..., tuple[int, str, str]]
@@ -376,3 +377,14 @@ def test_hostile_names_are_not_executed(cluster: Cluster) -> None:
             assert {f"{HOSTILE}.yaml", setting, swept, "logging.run_name=$HOME"} <= set(call["arguments"])
     assert not [*folder.parent.rglob("pwned")]
     assert re.fullmatch(r"[A-Za-z0-9_.+-]+", slurm_job.name)
+
+
+def test_a_full_disk_leaves_no_half_script(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(OutputFolderError, match=r"job.*File too large$"):
+            write_script("x" * 1000, tmp_path / "job")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not [*tmp_path.iterdir()]
