@@ -139,12 +139,12 @@ def test_no_report_is_written_to_a_linked_run(rg_env: Run, tmp_path: Path) -> No
     """A folder of runs contains a link to the user's own run."""
     own = write_run(tmp_path / "own")
     (own / "report.html").write_text("mine")
-    write_run(tmp_path / "runs/one")
+    write_run(tmp_path / "runs/one\udcff")  # not UTF-8
     (tmp_path / "runs/two").symlink_to(own)
     for command in ("report", "plot"):
         assert rg_env(command, tmp_path / "runs")[0] == (0 if command == "report" else 2)
     assert (own / "report.html").read_text() == "mine"
-    assert "1 run" in (tmp_path / "runs/report.html").read_text()
+    assert "./one%FF/report.html" in (tmp_path / "runs/report.html").read_text()
     assert not (own / "metrics.png").exists()
 
 

@@ -150,7 +150,7 @@ def _index_page(
             index.notes.append(str(error))
             continue
         pages[each], facts = page, dict(page.facts)
-        index.links[name] = f"./{quote(os.path.relpath(each / REPORT, start))}"
+        index.links[name] = f"./{quote(os.fsencode(os.path.relpath(each / REPORT, start)))}"
         index.is_unfinished |= page.is_unfinished
         result = {} if not page.verdicts else {"result": page.verdicts[0].headline, "outcome": page.verdicts[0].outcome}
         state = facts.get("state", "not finished" if page.is_unfinished else "finished")
