@@ -91,7 +91,8 @@ def _report(options: argparse.Namespace) -> int:
 
     is_sweep = (options.source / "sweep.yaml").is_file() and any(options.source.glob("*/metrics.jsonl"))
     while True:
-        study = _study(options.source) if is_sweep else {}
+        with other_structure(options.source):
+            study = _study(options.source) if is_sweep else {}
         report = write_report(options.source, options.output, options.max_rollouts, refresh_s=options.watch, **study)
         if not (options.watch and report.is_unfinished):
             return _print(report.file, report.notes)
@@ -106,8 +107,7 @@ def _study(sweep: Path) -> dict[str, Any]:
     from rg_env.evaluation.report.content import Chart
     from rg_env.jobs.comparison import compare, comparison_tables, mean_curves
 
-    with other_structure(sweep):
-        comparison = compare(sweep)
+    comparison = compare(sweep)
     lines: dict[str, Any] = {
         curve.name: [(step, (each, *curve.intervals.get(step, (None, None)))) for step, each in accuracies.items()]
         for curve in mean_curves(comparison)

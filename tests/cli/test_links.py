@@ -156,6 +156,17 @@ def test_points_of_a_sweep_are_in_its_folder(point: str, rg_env: Run, tmp_path: 
     assert (code, error.count("\n"), "is not a folder in it" in error) == (2, 1, True)
 
 
+def test_damaged_sweeps_are_one_line(rg_env: Run, tmp_path: Path) -> None:
+    results, points = "run/seed=1/train_results.json", {"seed=1": {"x": 1}, "two": {"y": 2}}
+    for name, values in {"run/sweep.yaml": {"points": points}, results: {"steps": "x", "eval_after": 5}}.items():
+        prepare_sweep(tmp_path / "run", "")
+        (tmp_path / name).write_text(json.dumps(values))
+        for command in ("compare", "report"):
+            code, _, error = rg_env(command, tmp_path / "run")
+            assert (code, error.count("\n"), "is damaged: a value" in error) == (2, 1, True), error
+        shutil.rmtree(tmp_path / "run")
+
+
 def test_endless_configs_and_long_paths_are_one_line(rg_env: Run, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").symlink_to("/dev/zero")
     names = {"train": f"{tmp_path}/a.yaml", "eval": f"{tmp_path}/a.yaml"}
