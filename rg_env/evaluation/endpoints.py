@@ -192,7 +192,8 @@ class Endpoint:
             return {key: self._masked(each) for key, each in value.items()}
         if isinstance(value, list):
             return [self._masked(each) for each in value]
-        return value.replace(self.key, "***") if isinstance(value, str) else value
+        # Names of hosts are in lower case.
+        return re.sub(re.escape(self.key), "***", value, flags=re.IGNORECASE) if isinstance(value, str) else value
 
 
 def _reply_in(value: Any) -> Reply:
