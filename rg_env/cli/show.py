@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from rg_env.commands import require, say
-from rg_env.core.run_folder import other_structure
 from rg_env.core.text import without_controls
 
 
@@ -87,6 +86,7 @@ def _size(text: str) -> tuple[float, float]:
 
 
 def _report(options: argparse.Namespace) -> int:
+    from rg_env.core.run_folder import other_structure
     from rg_env.evaluation.report import write_report
 
     is_sweep = (options.source / "sweep.yaml").is_file() and any(options.source.glob("*/metrics.jsonl"))

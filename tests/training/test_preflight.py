@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from data_files import data
@@ -195,5 +196,6 @@ def test_wandb_reads_no_server_from_the_working_directory(here: Path, monkeypatc
         with pytest.raises(InputError, match=r"^wandb/settings in this folder sets .*, which may send your key"):
             check_logins(logging)
     file.write_text("[default]\nentity = me\nproject = p\nbase_url = https://api.wandb.ai\n")
-    monkeypatch.setenv("WANDB_MODE", "offline")
+    offline = SimpleNamespace(settings=SimpleNamespace(mode="offline"))
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(setup=lambda: offline, Error=ValueError))
     check_logins(logging)
