@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import pytest
 from report_samples import evaluated
 from result_files import all_results, model_result, of_task, task_results
@@ -254,3 +255,9 @@ KNOWN = ["base", "outputs/run/checkpoint-100", "lr=1e-5_seed=0", "lr=1e-5"]
 )
 def test_names_may_contain_equals_signs_and_swap(typed: list[str], expected: dict[str, str]) -> None:
     assert new_names(typed, KNOWN, "run") == {name: name for name in KNOWN} | expected
+
+
+def test_a_matplotlibrc_cannot_run_latex(rg_env: Run) -> None:
+    """Matplotlib reads the file from the working directory, which may have been downloaded."""
+    with matplotlib.rc_context({"text.usetex": True}):
+        assert rg_env("plot", write("a.json", task_results({"a": 0.5})))[::2] == (0, "")
