@@ -15,6 +15,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from rg_env.core.files import FULL
@@ -180,16 +181,17 @@ def load_keys() -> None:
     except ImportError:  # dotenv is part of the train and eval extras
         return
     # `load_dotenv` is not used, because an empty HF_TOKEN in the environment would hide the token stored by `hf auth
-    # login`.
+    # login`. The folder may have been downloaded, so a `${NAME}` is not replaced by the value of another key.
     try:
-        values = {name: value for name, value in dotenv_values(".env").items() if value}
+        found = {} if Path(".env").is_char_device() else dotenv_values(".env", interpolate=False)
+        values = {name: value for name, value in found.items() if value}
+        for name in filter(_MAY_BE_IN_FILE.fullmatch, values):
+            os.environ.setdefault(name, values[name])
     except (OSError, ValueError) as error:  # the file is not readable, or is not text
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        reason = error.strerror if isinstance(error, OSError) else "not plain text"
         raise InputError(
             f"cannot read .env in this folder ({reason}): fix the file, or run in another folder"
         ) from error
-    for name in filter(_MAY_BE_IN_FILE.fullmatch, values):
-        os.environ.setdefault(name, values[name])
     # Others could run code (PYTHONPATH) or send keys elsewhere (HF_ENDPOINT), and the folder may have been downloaded.
     others = [one_line(name, 40) for name in values if not _MAY_BE_IN_FILE.fullmatch(name) and name not in os.environ]
     if others and os.environ.get("RANK", "0") == "0":

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from run_code import run_code
 
-from rg_env.commands import run_command
+from rg_env.commands import load_keys, run_command
 from rg_env.errors import InputError, RGEnvError
 
 FULL = Path("/dev/full")
@@ -148,7 +148,7 @@ def test_an_unreadable_env_file_is_one_line(tmp_path: Path) -> None:
     (tmp_path / ".env").write_bytes(b"RG_ENV_TEST_KEY=\xff\xfe")
     done = run_program("0", {}, cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: cannot read .env in this folder (not UTF-8 text): fix the file, or run in ")
+    assert done.stderr.startswith("error: cannot read .env in this folder (not plain text): fix the file, or run in ")
 
 
 def test_errors_are_printed_without_control_codes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -211,3 +211,24 @@ def test_only_keys_are_read_from_the_folders_file(tmp_path: Path) -> None:
         "note: PYTHONPATH, PYTHONHOME, PYTHONSTARTUP, LD_PRELOAD, LD_LIBRARY_PATH and 14 more"
     )
     assert done.stderr.count("\n") == 1
+
+
+def test_a_strangers_dotenv_reads_no_other_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It neither copies another variable, nor ends the program with a traceback, nor is read without an end."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RG_ENV_TEST_OTHER", "secret")
+    monkeypatch.delenv("RG_ENV_TEST_KEY", raising=False)
+    file = tmp_path / ".env"
+    try:
+        file.write_text("RG_ENV_TEST_KEY=${RG_ENV_TEST_OTHER}\n")
+        load_keys()
+        assert os.environ["RG_ENV_TEST_KEY"] == "${RG_ENV_TEST_OTHER}"
+        del os.environ["RG_ENV_TEST_KEY"]
+        file.write_bytes(b"RG_ENV_TEST_KEY=a\0b\n")
+        with pytest.raises(InputError, match=r"^cannot read .env in this folder \(not plain text\): fix"):
+            load_keys()
+        file.unlink()
+        file.symlink_to("/dev/zero")
+        load_keys()
+    finally:
+        os.environ.pop("RG_ENV_TEST_KEY", None)
