@@ -6,6 +6,7 @@ execute the model's text as code, and their running time is linear in the answer
 0.0 for a wrong answer, and values in between only for measurable progress.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,8 +28,8 @@ _SHARED: Mapping[Grader, str] = {
     "letter_counting maze number_sequence products rectangle_count rotten_oranges self_reference",
     common.fraction: "basic_arithmetic dice",
     common.text: "bf",
-    common.truth: "isomorphic_strings ransom_note",
-    common.word: "course_schedule emoji_mystery mahjong_puzzle syllogism zebra_puzzles",
+    common.truth: "course_schedule isomorphic_strings ransom_note",
+    common.word: "emoji_mystery mahjong_puzzle syllogism zebra_puzzles",
 }
 _MODULES = algebra, algorithmic, arithmetic, cognition, games, logic, move_games
 GRADERS: dict[str, Grader] = {
@@ -55,10 +56,13 @@ grader."""
 
 WRITTEN_OUT = frozenset({
     *_SHARED[common.exact_number].split(), *_SHARED[common.fraction].split(), *_SHARED[algebra.antiderivative].split(),
-    "complex_arithmetic", "count_bits", "decimal_arithmetic", "decimal_chain_sum", "fraction_simplification",
-    "gsm_symbolic", "leg_counting", "polynomial_multiplication", "power_function", "simple_geometry",
+    "advanced_geometry", "coin_flip", "complex_arithmetic", "count_bits", "decimal_arithmetic", "decimal_chain_sum",
+    "fraction_simplification", "gsm_symbolic", "leg_counting", "polynomial_multiplication", "power_function",
+    "simple_geometry", "time_intervals",
 })  # fmt: skip
 """Tasks whose answer is a single value, which may follow a calculation or precede a unit (see `written_out`)."""
+ROUNDED = frozenset({"advanced_geometry", "coin_flip", "decimal_arithmetic", "polynomial_equations", "power_function"})
+"""Tasks whose answers may be rounded, so that `≈` means the same as `=`."""
 
 
 def grade(
@@ -72,6 +76,8 @@ def grade(
     """
     grader = GRADERS[task]
     entry = corrected(task, entry, config)
+    if task in ROUNDED:
+        answer = re.sub(r"≈|\\approx(?![a-z])", "=", answer)
     best = 0.0
     texts = candidates(answer, label=task not in COMPOSED, quotes=task not in QUOTED, brackets=task not in BRACKETED)
 
@@ -86,7 +92,7 @@ def grade(
         if value >= 1.0:
             return 1.0
         best = max(best, value)
-    if task in WRITTEN_OUT and ("=" in answer or texts[-1][-1:].isalpha()):
+    if task in WRITTEN_OUT and ("=" in answer or "\\" in answer or texts[-1][-1:].isalpha()):
         question = str(entry.get("question", ""))
         if any(result_is_right(text, question, lambda part: value_of(part) >= 1.0) for text in texts):
             return 1.0

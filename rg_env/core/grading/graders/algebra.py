@@ -181,7 +181,8 @@ def polynomial_equations(answer: str, entry: Entry, config: Config) -> float:
 def _values(answer: str, variable: str) -> list[Fraction]:
     """Return the sorted numbers in a list such as `-0.5, 1/3`, `x = 1 or x = 2` or `[1, 2]`. The result is empty if the
     answer states that there are no roots."""
-    text = answer.strip().strip("[](){}").strip()
+    text = re.sub(r"\\text ?\{([^{}]*)\}|\\q?quad(?![a-z])|\$", r" \1 ", answer.translate(forms.SUBSCRIPTS))
+    text = text.strip().strip("[](){}\\").strip()
     if text.rstrip(".").lower() in _NO_ROOTS:
         return []
     if len(text) > _MAX_CHARS:

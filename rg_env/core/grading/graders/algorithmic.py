@@ -226,11 +226,12 @@ def jugs(answer: str, entry: Entry, config: Config) -> float:
 
 def _jug_moves(answer: str) -> list[re.Match[str]]:
     """Parse the moves, which are separated by commas, semicolons or line breaks. Letter case, brackets, quotes and
-    bullets are ignored.
+    bullets are ignored. A move may be a pair (`["fill", "A"]`).
 
     Letter case does not matter because the library names its jugs `A`, `B` and so on, and uses fewer than 26 of them.
     """
-    parts = [part for part in re.split(r"[,;\n]", forms.unbracketed(answer)) if part.strip()]
+    answer = re.sub(r"""\[\s*["'](\w+)["'],\s*["']([^"'\[\]]*)["']\s*\]""", r"\1 \2", forms.unbracketed(answer))
+    parts = [part for part in re.split(r"[,;\n]", answer) if part.strip()]
     if len(parts) > _MAX_JUG_MOVES:
         raise forms.Unreadable
     bare = [re.sub(r"\A(?:\d{1,4}[.)]|[-*•])\s+", "", part.strip()).strip(" '\".") for part in parts]
@@ -370,7 +371,7 @@ def word_sorting(answer: str, entry: Entry, config: Config) -> float:
 def _words(text: str) -> list[str]:
     """Parse a list of words, written in JSON or as a Python literal, or with commas between the words (or whitespace if
     there are no commas)."""
-    text = forms.unbracketed(text)
+    text = forms.unlisted(forms.unbracketed(text))
     parts = text.split(",") if "," in text else text.split()
     return [part for part in (part.strip().strip(_QUOTES) for part in parts) if part]
 

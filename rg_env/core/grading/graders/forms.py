@@ -40,7 +40,8 @@ _QUOTES = [('"', '"'), ("'", "'"), ("“", "”"), ("‘", "’"), ("„", "“"
 _OPENING = frozenset("`\\$*_[" + "".join(start for start, _ in _QUOTES))
 """First characters of everything that can be wrapped around an answer (quotes, markup, a box, ...)."""
 _LABEL = re.compile(
-    r"\*{0,2}(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+)?(?:(?:final|correct)\s+)?answer\*{0,2}(?:\s+is\b:?|\s*[:=])\*{0,2}",
+    r"\*{0,2}(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+)?(?:(?:final|correct)\s+)?answer\*{0,2}"
+    r"(?:\s+is\b:?|\s*[:=]|[ \t]*\n)\*{0,2}",
     re.IGNORECASE,
 )
 _THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|\\,)(?=\d{3}(?!\d))")
@@ -58,7 +59,10 @@ _LITERAL_TOKEN = re.compile(
     re.DOTALL | re.ASCII,
 )
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
-_SEPARATORS = str.maketrans(dict.fromkeys("→⇒>,;|[](){}'\"`‘’“”", " "))
+_SEPARATORS = str.maketrans(dict.fromkeys("→⟶⇒>,;|[](){}'\"`‘’“”*", " "))
+_ARROW = re.compile(r"-{1,2}>|={1,2}>|\\(?:(?:long)?rightarrow|to|text)(?![A-Za-z])", re.IGNORECASE)
+_ITEM = re.compile(r"^[ \t]*(?:\d{1,4}[.)]|[-*•])[ \t]+", re.MULTILINE)
+"""A number or bullet before an item of a list."""
 _WORDS = {"True": True, "true": True, "False": False, "false": False, "None": None, "null": None}
 _PLAIN = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a"}
 _FRACTION = re.compile(r"([+-]?)\s*\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
@@ -365,8 +369,14 @@ def numbers(text: str) -> list[Fraction]:
 
 
 def parts(text: str) -> list[str]:
-    """Split a sequence at whitespace, commas, semicolons, bars and arrows. Brackets and quotes are ignored."""
-    return text.replace("->", " ").translate(_SEPARATORS).split()
+    """Split a sequence at whitespace, commas, semicolons, bars and arrows. Brackets, quotes, bold marks, and numbers or
+    bullets before items are ignored."""
+    return _ARROW.sub(" ", unlisted(text)).translate(_SEPARATORS).split()
+
+
+def unlisted(text: str) -> str:
+    """Return `text` without numbers (`1.`, `2)`) or bullets at the start of lines."""
+    return _ITEM.sub("", text) if "\n" in text else text
 
 
 def unbracketed(text: str) -> str:

@@ -143,7 +143,10 @@ def _signs(text: str) -> str:
 
 
 Point = tuple[int, int]
-_MOVE = re.compile(r"\(?\s*([A-Za-z])\s*(?:[-,]\s*)?(\d{1,2})\s*\)?")
+_MOVE = re.compile(
+    r"(?:yes[,.] )?(?:(?:by |black )?play(?:s|ing)? )?(?:at )?\(?\s*([a-z])\s*(?:[-,]\s*)?(\d{1,2})\s*\)?",
+    re.IGNORECASE,
+)
 
 
 def n_queens(answer: str, entry: Entry, config: Config) -> float:

@@ -10,7 +10,9 @@ from rg_env.core.grading.graders.forms import Unreadable
 
 _MAX_STEPS = 10
 _MAX_EXPRESSION = 500
-_UNIT = re.compile(r"([^A-Za-z]*\d)\s+([A-Za-z][A-Za-z' -]{0,60}?)\.?")
+_UNIT = re.compile(r"(?:\*\*|\$)?([^A-Za-z*$]*\d)(?:\*\*|\$)?\s+([A-Za-z][A-Za-z' -]{0,60}?)\.?")
+_LATEX_TEXT = re.compile(r"(?:\\[,;: ]\s*)?\\(?:text|textrm|mathrm|mbox) ?\{([^{}]*)\}")
+_NAME = re.compile(r"([A-Za-z][A-Za-z ]{0,30})(?:\(([^()]{1,200})\))?")
 _COUNTED = re.compile(
     r"\b(?:how many|number of) ((?:(?!(?:is|are|was|were|do|does|did|has|have|had|can|will|in|of|to|from|the)\b)"
     r"[a-z'-]+ ?){1,5})",
@@ -24,15 +26,19 @@ def result_is_right(answer: str, question: str, is_right: Callable[[str], bool])
     calculation.
 
     In a calculation, each part before the result must be an expression from the question, an arithmetic expression
-    whose value is the result, or another right answer.
+    whose value is the result, or another right answer. The first part may also name the result (`GCD(8, 12) = 4`) or be
+    missing (`= 4`).
     """
-    if unit := _UNIT.fullmatch(answer.strip()):
+    plain = _LATEX_TEXT.sub(r" \1 ", answer).strip()
+    if plain != answer and is_right(plain):
+        return True
+    if unit := _UNIT.fullmatch(plain):
         return _is_counted(unit[2], question) and is_right(unit[1])
-    first, *others = (part.strip() for part in answer.split("="))
+    first, *others = (part.strip() for part in plain.split("="))
     if not 0 < len(others) <= _MAX_STEPS or len(answer) > MAX_CHARS or not is_right(others[-1]):
         return False
     value = forms.attempt(forms.rational, others[-1])
-    steps = [first, *others[:-1]]
+    steps = [*([] if _is_name(first, question) else [first]), *others[:-1]]
     return all(_has_value(step, value) or _is_from(step, question) or is_right(step) for step in steps)
 
 
@@ -43,6 +49,15 @@ def _is_counted(name: str, question: str) -> bool:
 
 def _singular(name: str) -> str:
     return " ".join(word.removesuffix("s") for word in name.casefold().split())
+
+
+def _is_name(step: str, question: str) -> bool:
+    """Whether `step` is empty, a letter, or words of the question, which may have arguments from the question."""
+    name = _NAME.fullmatch(step.lstrip("\\"))
+    if name is None or (name[2] and name[2] not in question):
+        return not step
+    words = name[1].casefold().split()
+    return len(name[1]) == 1 or ("not" not in words and set(words) <= set(re.findall("[a-z]+", question.casefold())))
 
 
 def _is_from(step: str, question: str) -> bool:
