@@ -107,6 +107,24 @@ def test_every_question_is_asked_and_scored(chat: ChatServer, tmp_path: Path) ->
     assert record["rewards"].keys() == {"correctness", "format"}
 
 
+def test_lenient_extraction_adds_a_figure_and_changes_no_other(chat: ChatServer, tmp_path: Path) -> None:
+    """With `extraction: lenient`, answers without tags count in the lenient accuracy only, also on resuming."""
+    chat.reset(lambda question: right(question) if len(question) % 2 else f"So \\boxed{{{GOLD[question]}}}")
+    strict = _run(_config(chat, tmp_path / "strict")).tasks["leg_counting"].models["a"].scores
+    config = _config(chat, tmp_path / "lenient", "extraction=lenient")
+    results = _run(config)
+    lenient = results.tasks["leg_counting"].models["a"].scores
+    assert 0 < strict.accuracy < 1
+    assert strict.lenient_accuracy is None
+    assert (lenient.accuracy, lenient.reward) == (strict.accuracy, strict.reward)
+    assert lenient.lenient_accuracy == 1
+    assert all(record["lenient"] for record in _records(tmp_path / "lenient"))
+    assert "lenient accuracy" in (tmp_path / "lenient" / "summary.md").read_text()
+    assert _run(config, resume=True).tasks == results.tasks
+    with pytest.raises(InputError, match=r"extraction = 'loose'.*'strict' or 'lenient'"):
+        _config(chat, tmp_path / "e", "extraction=loose")
+
+
 def test_a_task_may_have_sampling_of_its_own(chat: ChatServer, tmp_path: Path) -> None:
     """Other settings keep their defaults, and the results record how each task was sampled."""
     tasks = {"gcd": {"num_examples": 3, "sampling": {"temperature": 0, "max_tokens": 9}}, "lcm": {}}
