@@ -114,7 +114,7 @@ def _of_file(file: Path, task: str | None) -> Iterator[GivenReply]:
             yield from _of_inspect({**header, "samples": samples}, file, task)
         return
     if file.suffix == ".json":
-        content = _json(file.read_text(encoding="utf-8"), str(file))
+        content = _json(file.read_text(encoding="utf-8-sig"), str(file))
         if isinstance(content, Mapping) and "samples" in content and "eval" in content:
             yield from _of_inspect(content, file, task)
             return
@@ -148,7 +148,7 @@ def _of_file(file: Path, task: str | None) -> Iterator[GivenReply]:
 
 
 def _lines(file: Path) -> Iterator[tuple[int, Any]]:
-    with file.open(encoding="utf-8") as lines:
+    with file.open(encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines, 1):
             if line.strip():
                 yield number, _json(line, f"{file}:{number}")
@@ -158,7 +158,7 @@ def _json(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{where} is not valid JSON: {json_problem(error)}") from error
+        raise InputError(f"{where} {json_problem(error)}") from error
 
 
 def _model_of(file: Path) -> str:

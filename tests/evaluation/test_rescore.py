@@ -162,6 +162,15 @@ def test_questions_that_rg_env_leaves_out_are_counted_apart(tmp_path: Path) -> N
     assert "contradict" in records[1]["detail"]
 
 
+@pytest.mark.parametrize("suffix", [".jsonl", ".json"])
+def test_a_byte_order_mark_is_skipped(suffix: str, tmp_path: Path) -> None:
+    """Editors on Windows write one at the start of a file."""
+    row = {"task": "gcd", "entry": GCD, "reply": RIGHT}
+    file = tmp_path / f"a{suffix}"
+    file.write_text(json.dumps(row if suffix == ".jsonl" else [row]), encoding="utf-8-sig")
+    assert [record["correct"] for record in _scored(file)[1]] == [True]
+
+
 def test_lenient_reading_is_shown_next_to_strict_reading(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Answers without tags are correct only leniently. A tagged answer that is wrong stays wrong."""
     texts = [RIGHT, "It is \\boxed{4}.", "The answer is 4.", "4", "answer>4</answer>", "<answer>4", "5 or\n\n4"]
@@ -221,7 +230,7 @@ def test_mistakes_in_files_are_reported(tmp_path: Path) -> None:
         (tmp_path / "none.jsonl", "none.jsonl cannot be read: No such file"),
         (tmp_path / "none.txt", "must be a folder or a .jsonl"),
         (empty, "contains no replies"),
-        (cut, "cut.jsonl:1 is not valid JSON"),
+        (cut, "cut.jsonl:1 is not JSON: "),
         (damaged, "x.eval cannot be read: File is not a zip file"),
     ]:
         with pytest.raises(InputError, match=r".") as raised:

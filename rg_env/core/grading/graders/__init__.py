@@ -56,9 +56,9 @@ grader."""
 
 WRITTEN_OUT = frozenset({
     *_SHARED[common.exact_number].split(), *_SHARED[common.fraction].split(), *_SHARED[algebra.antiderivative].split(),
-    "advanced_geometry", "coin_flip", "complex_arithmetic", "count_bits", "decimal_arithmetic", "decimal_chain_sum",
-    "fraction_simplification", "gsm_symbolic", "leg_counting", "polynomial_multiplication", "power_function",
-    "simple_geometry", "time_intervals",
+    "advanced_geometry", "calendar_arithmetic", "coin_flip", "complex_arithmetic", "count_bits", "decimal_arithmetic",
+    "decimal_chain_sum", "fraction_simplification", "gsm_symbolic", "leg_counting", "polynomial_multiplication",
+    "power_function", "simple_geometry", "time_intervals",
 })  # fmt: skip
 """Tasks whose answer is a single value, which may follow a calculation or precede a unit (see `written_out`)."""
 ROUNDED = frozenset({"advanced_geometry", "coin_flip", "decimal_arithmetic", "polynomial_equations", "power_function"})

@@ -10,7 +10,8 @@ from rg_env.core.grading.graders.forms import Unreadable
 
 _MAX_STEPS = 10
 _MAX_EXPRESSION = 500
-_UNIT = re.compile(r"(?:\*\*|\$)?([^A-Za-z*$]*\d)(?:\*\*|\$)?\s+([A-Za-z][A-Za-z' -]{0,60}?)\.?")
+_BOLD_NUMBER = re.compile(r"(\*\*|\$)([^A-Za-z*$]{0,400}\d)\1(?=\s)")
+_UNIT = re.compile(r"([^A-Za-z]*\d)\s+([A-Za-z][A-Za-z' -]{0,60}?)\.?")
 _LATEX_TEXT = re.compile(r"(?:\\[,;: ]\s*)?\\(?:text|textrm|mathrm|mbox) ?\{([^{}]*)\}")
 _NAME = re.compile(r"([A-Za-z][A-Za-z ]{0,30})(?:\(([^()]{1,200})\))?")
 _COUNTED = re.compile(
@@ -29,7 +30,10 @@ def result_is_right(answer: str, question: str, is_right: Callable[[str], bool])
     whose value is the result, or another right answer. The first part may also name the result (`GCD(8, 12) = 4`) or be
     missing (`= 4`).
     """
+    answer = answer.strip()
     plain = _LATEX_TEXT.sub(r" \1 ", answer).strip()
+    if bold := _BOLD_NUMBER.match(plain):
+        plain = bold[2] + plain[bold.end() :]
     if plain != answer and is_right(plain):
         return True
     if unit := _UNIT.fullmatch(plain):
