@@ -229,10 +229,11 @@ def test_the_resolved_config_loads_to_an_equal_config(base: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_dry_run_imports_nothing_heavy(base: Path) -> None:
-    """Without heavy imports, a dry run takes less than a second."""
+def test_a_plan_imports_nothing_heavy(base: Path) -> None:
+    """A dry run prints its plan in less than a second. Only the checks of the model after it import torch."""
     code = (
-        "import sys; from rg_env.cli.main import run; run(['train', 'run.yaml', '--dry-run']); "
+        "import sys; from rg_env.cli import main, train; train.print_model_checks = lambda config: None; "
+        "main.run(['train', 'run.yaml', '--dry-run']); "
         "print({'torch', 'reasoning_gym', 'verifiers', 'transformers', 'datasets', 'numpy'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
