@@ -1,4 +1,5 @@
-"""Weight sync to a real vLLM for each model family, whose layers vLLM fuses, splits and names differently."""
+"""The backend that rg-env adds to a real vLLM, and weight sync for each model family, whose layers vLLM fuses, splits
+and names differently. All of this runs in one process (`in_one_process`), so these tests share a file."""
 
 from typing import Any
 
@@ -23,3 +24,11 @@ def test_all_weights_of_a_family_arrive(families: dict[str, dict[str, Any]], fam
     assert record["missing"] == []
     assert set(record["unproven"]) == {name for name in names if ".experts." in name}
     assert bool(record["unproven"]) is (family in EXPERTS)
+
+
+def test_the_plugin_only_adds_a_backend(plugin: dict[str, Any]) -> None:
+    """Until the backend is used, vLLM imports only the plugin's module from rg_env and the packages around it."""
+    assert "rg-env-weight-transfer" in plugin["plugins"]
+    assert (plugin["new"], plugin["same"], plugin["engine"]) == (["rg_env_shm"], True, "SharedMemoryEngine")
+    packages = ["rg_env.errors", "rg_env.inference", "rg_env.inference.vllm"]
+    assert plugin["ours"] == [*packages, "rg_env.inference.vllm.plugin"]
