@@ -13,7 +13,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import combinations
@@ -126,23 +126,20 @@ class Group:
     @property
     def figures(self) -> dict[str, Figure]:
         """Means over the finished runs, for metrics that all of them have."""
-        if len(done := self.finished) < 2:
-            return done[0].figures if done else {}
-        return {
-            name: _over_seeds(name, [run.figures[name] for run in done], done)
-            for name in _METRICS
-            if all(name in run.figures for run in done)
-        }
+        return self._means(lambda run: run.figures)
 
     @property
     def tasks(self) -> dict[str, Figure]:
         """Accuracy after training by task: means over the finished runs, for tasks that all of them have."""
+        return self._means(lambda run: run.tasks)
+
+    def _means(self, of: Callable[[SweptRun], dict[str, Figure]]) -> dict[str, Figure]:
         if len(done := self.finished) < 2:
-            return done[0].tasks if done else {}
+            return of(done[0]) if done else {}
         return {
-            name: _over_seeds(name, [run.tasks[name] for run in done], done)
-            for name in done[0].tasks
-            if all(name in run.tasks for run in done)
+            name: _over_seeds(name, [of(run)[name] for run in done], done)
+            for name in of(done[0])
+            if all(name in of(run) for run in done)
         }
 
     @property
