@@ -226,7 +226,8 @@ def test_ctrl_c_ends_the_servers(gpus: Gpus) -> None:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=300)
-    assert (process.returncode, error) == (130, "interrupted\n")
+    said = [line for line in error.splitlines() if not line.startswith("generating rows: ")]  # on a slow machine
+    assert (process.returncode, said) == (130, ["interrupted"])
     assert gpus.notes("start")
     assert gpus.running() == []
 
