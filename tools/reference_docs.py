@@ -50,6 +50,7 @@ NAMES = {
     "training": "Training: keys of `training`, and arguments of `GRPOConfig`",
     "run": "Anywhere in a config",
     "engine": "Keys of `engine`",
+    "evaluation": "Keys of `evaluation`",
     "lora": "Keys of `lora`",
     "curriculum": "Keys of `curriculum`",
     "hub": "Keys of `hub`",

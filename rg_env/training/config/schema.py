@@ -299,6 +299,8 @@ class EvaluationTask(TaskOptions):
 class EvaluationConfig(EvaluationSettings):
     """The fixed evaluation, which uses the same questions before, during and after training."""
 
+    renamed: ClassVar = OTHER_TRAINERS["evaluation"]
+
     tasks: dict[str, EvaluationTask] = Field(default_factory=dict)
     """Tasks to evaluate in addition to the training tasks. A held-out task is listed under its own name. Any task, such
     as a training task at another difficulty, can be listed under a label instead. Results under a label do not count
