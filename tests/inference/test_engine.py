@@ -48,15 +48,16 @@ def test_logprobs_match_a_direct_forward_pass(
     family: str, attention: str, tokenizer: Any, prompts: list[list[int]]
 ) -> None:
     """Log-probabilities match in every model family for a batch of prompts of different lengths, each sampled three
-    times."""
+    times, with and without a start that all prompts share."""
     config = FAMILIES[family]
     if attention == "sdpa" and not supports_sdpa(config):
         pytest.skip("this version of transformers does not support the combination")
     model = random_model(config, attn_implementation=attention)
     engine = EmbeddedEngine(model, tokenizer, seed=0)
-    repeated = [prompt for prompt in prompts for _ in range(3)]
-    for prompt, got in zip(repeated, engine.generate(repeated, Sampling(max_tokens=24)), strict=True):
-        check_logprobs(model, prompt, got)
+    for start in ([], prompts[3][:30]):
+        repeated = [start + prompt for prompt in prompts for _ in range(3)]
+        for prompt, got in zip(repeated, engine.generate(repeated, Sampling(max_tokens=24)), strict=True):
+            check_logprobs(model, prompt, got)
     assert model.config._attn_implementation == attention
 
 
@@ -142,6 +143,21 @@ def test_a_shared_prompt_is_prefilled_once(engine: EmbeddedEngine, prompts: list
         running = sum(len(got.token_ids) > step for got in results)
         assert running <= width <= running / 0.8 + 1
     assert rows[-1] < 64
+
+
+def test_a_start_that_all_prompts_share_is_prefilled_once(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
+    """Such as a system prompt or few-shot examples. The results are those of each prompt alone."""
+    start = prompts[3]
+    several = [start, *(start + prompt[7:] for prompt in prompts), [*start, 9], [*start, 9, 8]]
+    alone = [engine.generate([prompt], GREEDY)[0].token_ids for prompt in several]
+    shapes: list[tuple[int, ...]] = []
+    with forward_passes(engine.model, shapes.append):
+        together = engine.generate(several, GREEDY)
+    assert [got.token_ids for got in together] == alone
+    longest = max(map(len, several))
+    assert shapes[:2] == [(1, len(start) - 1), (len(several), longest - len(start) + 1)]
+    for prompt, got in zip(several, together, strict=True):
+        check_logprobs(engine.model, prompt, got)
 
 
 def test_samples_follow_the_distribution(engine: EmbeddedEngine, tokenizer: Any) -> None:

@@ -5,10 +5,10 @@ trainer's model.
     completions = engine.generate(prompts, Sampling(temperature=1.0, max_tokens=256))    # token ids in, token ids out
 
 Weights are shared with the trainer, so they do not need to be synchronized. The prompts in a call form one batch, or
-several if there are more than `max_batch_size`. Each distinct prompt is prefilled once for all of its completions, and
-finished sequences leave the batch. The engine runs on any torch device (CPU, CUDA, Apple MPS) and does not need vLLM.
-The engine is not suitable for serving many users, because it has no paging, continuous batching or sharding across
-devices.
+several if there are more than `max_batch_size`. The start that all prompts in a batch share is prefilled once, and the
+rest of each distinct prompt once for all of its completions. Finished sequences leave the batch. The engine runs on any
+torch device (CPU, CUDA, Apple MPS) and does not need vLLM. The engine is not suitable for serving many users, because
+it has no paging, continuous batching or sharding across devices.
 
 Log-probabilities are those of the distribution that tokens are sampled from (after penalties, temperature and
 truncation), as with vLLM's `logprobs_mode="processed_logprobs"`. With greedy sampling, log-probabilities are computed
@@ -31,6 +31,7 @@ from rg_env.inference.embedded.kv_cache import GrowingCache, decoding_attention
 from rg_env.inference.protocol import Completion, Engine, Sampling, context_length
 
 _CACHE_BLOCK = 64  # initial cache capacity beyond the prompt, in tokens; it grows as needed
+_SHARED_FROM_TOKENS = 16  # computing a shorter start apart would cost as much as it saves
 _SHARED_FROM_HIDDEN = 512  # multi-threaded decoding is faster at this hidden size and above
 _GREEDY_BELOW = 1e-5  # as in vLLM; dividing logits by a lower temperature could overflow
 _CHECK_EVERY = 16  # tokens between checks on an accelerator, because each check waits for the device
@@ -220,16 +221,24 @@ class EmbeddedEngine(Engine):
         row_of = {prompt: row for row, prompt in enumerate(distinct)}
         rows = torch.tensor([row_of[prompt] for prompt in prompts], device=device)
         width = max(map(len, distinct))
-        missing = [width - len(prompt) for prompt in distinct]  # prompts are padded on the left
-        ids = torch.tensor([[0] * n + list(row) for n, row in zip(missing, distinct, strict=True)], device=device)
-        valid = torch.arange(width, device=device) >= torch.tensor(missing, device=device).unsqueeze(1)
         rooms = [min(sampling.max_tokens or self.max_context, self.max_context - len(prompt)) for prompt in prompts]
         longest = max(rooms)
         check_every = 1 if device.type == "cpu" else _CHECK_EVERY
         cache = GrowingCache(self.config, width + min(longest, _CACHE_BLOCK))
 
         with decoding_attention(self.model) as fast:
-            logits = self._forward(ids, valid, valid.cumsum(1) - 1, cache, fast)
+            # The start that all prompts share (a system prompt, few-shot examples) is computed once. Each prompt is
+            # padded on the left, after this start.
+            start = _shared_start(distinct) if fast else 0
+            missing = [width - len(prompt) for prompt in distinct]
+            padded = [(*row[:start], *[0] * n, *row[start:]) for n, row in zip(missing, distinct, strict=True)]
+            ids, columns = torch.tensor(padded, device=device), torch.arange(width, device=device)
+            valid = (columns < start) | (columns >= start + torch.tensor(missing, device=device).unsqueeze(1))
+            positions = valid.cumsum(1) - 1
+            if start:
+                self._forward(ids[:1, :start], valid[:1, :start], positions[:1, :start], cache, fast)
+                cache.reorder_cache(torch.zeros(len(distinct), dtype=torch.long, device=device))
+            logits = self._forward(ids[:, start:], valid, positions[:, start:], cache, fast)
             cache.reorder_cache(rows)  # repeats each shared prompt for its completions
             logits, valid = logits[rows], valid[rows]
             position = valid.sum(1)
@@ -289,10 +298,11 @@ class EmbeddedEngine(Engine):
         if fast:  # transformers uses a 4-D mask as is; building its own mask would take a millisecond per step
             mask = valid[:, None, None, :]
             if ids.shape[1] > 1:
-                causal = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device)
+                before = valid.shape[1] - ids.shape[1]  # number of tokens in the cache
+                causal = torch.ones(ids.shape[1], valid.shape[1], dtype=torch.bool, device=ids.device).tril(before)
                 # Let padding attend to itself. A position that attended to nothing would yield NaN, which would
                 # spread to other positions.
-                mask = (mask & causal.tril()) | causal.tril().triu()
+                mask = (mask & causal) | causal.triu(before)
         # Finished rows may reach the end of the context.
         inputs = {"position_ids": positions.clamp(0, self.max_context - 1), "logits_to_keep": 1}
         output = self.model(
@@ -303,6 +313,15 @@ class EmbeddedEngine(Engine):
             **{name: value for name, value in inputs.items() if name in self._accepted},
         )
         return output.logits[:, -1]
+
+
+def _shared_start(prompts: list[tuple[int, ...]]) -> int:
+    """Return the number of tokens to prefill once for all prompts: those that all distinct prompts start with, without
+    any prompt's last token."""
+    low, high = min(prompts), max(prompts)  # in lexicographic order, so the others share what these two share
+    same = next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
+    same = min(same, *(len(prompt) - 1 for prompt in prompts))
+    return same if len(prompts) > 1 and same >= _SHARED_FROM_TOKENS else 0
 
 
 def round_linear_layers(model: nn.Module, dtype: torch.dtype) -> None:
