@@ -62,6 +62,7 @@ class Shapes:
 
 @settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
+    start=st.sampled_from([[], list(range(20, 60))]),
     prompts=st.lists(tokens, min_size=1, max_size=3),
     members=st.lists(st.tuples(st.integers(0, 2), tokens), min_size=1, max_size=9),
     max_rows=st.one_of(st.none(), st.integers(1, 5)),
@@ -69,13 +70,14 @@ class Shapes:
 )
 def test_shared_prompts_change_nothing(
     model: Any,
+    start: list[int],
     prompts: list[list[int]],
     members: list[tuple[int, list[int]]],
     max_rows: int | None,
     temperature: float,
 ) -> None:
     """Log-probabilities and gradients equal those of each row alone, whatever the other rows are."""
-    ids, mask = as_batch([(prompts[which % len(prompts)], completion) for which, completion in members])
+    ids, mask = as_batch([(start + prompts[which % len(prompts)], completion) for which, completion in members])
     expected = alone(model, ids, mask, temperature)
     expected_gradient = gradient(model, expected)
     for arrangement in get_args(Arrangement):
@@ -93,6 +95,16 @@ def test_a_prompt_is_computed_once_for_its_completions(model: Any) -> None:
     assert shapes.inputs == [(1, 39 + 8 * 3)]  # a completion starts with the prompt's last token
     assert shapes.positions == [8 * 3]
     assert shapes.caches == [None]  # nothing would read a cache
+
+
+def test_a_start_that_all_prompts_share_is_computed_once(model: Any) -> None:
+    """Such as few-shot examples. The prompts' own tokens follow once for all of a prompt's completions."""
+    start = list(range(20, 60))
+    ids, mask = as_batch([([*start, *prompt], [100 + i, 7]) for prompt in ([5], [5, 6], [9, 8, 4]) for i in range(4)])
+    expected, shapes = alone(model, ids, mask, 1.0), Shapes(model)
+    result = completion_logps(model, ids, mask, arrangement="shared")
+    assert shapes.inputs == [(1, 40 + (0 + 1 + 2) + 12 * 2)]
+    torch.testing.assert_close(result, expected, atol=2e-5, rtol=1e-4)
 
 
 def test_in_order_passes_do_not_depend_on_lengths(model: Any) -> None:

@@ -229,7 +229,8 @@ class EmbeddedEngine(Engine):
         with decoding_attention(self.model) as fast:
             # The start that all prompts share (a system prompt, few-shot examples) is computed once. Each prompt is
             # padded on the left, after this start.
-            start = _shared_start(distinct) if fast else 0
+            start = common_start([prompt[:-1] for prompt in distinct])
+            start = start if fast and len(distinct) > 1 and start >= _SHARED_FROM_TOKENS else 0
             missing = [width - len(prompt) for prompt in distinct]
             padded = [(*row[:start], *[0] * n, *row[start:]) for n, row in zip(missing, distinct, strict=True)]
             ids, columns = torch.tensor(padded, device=device), torch.arange(width, device=device)
@@ -315,13 +316,10 @@ class EmbeddedEngine(Engine):
         return output.logits[:, -1]
 
 
-def _shared_start(prompts: list[tuple[int, ...]]) -> int:
-    """Return the number of tokens to prefill once for all prompts: those that all distinct prompts start with, without
-    any prompt's last token."""
-    low, high = min(prompts), max(prompts)  # in lexicographic order, so the others share what these two share
-    same = next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
-    same = min(same, *(len(prompt) - 1 for prompt in prompts))
-    return same if len(prompts) > 1 and same >= _SHARED_FROM_TOKENS else 0
+def common_start(sequences: Sequence[tuple[int, ...]]) -> int:
+    """Return the number of tokens that all sequences start with."""
+    low, high = min(sequences), max(sequences)  # in lexicographic order, so the others share what these two share
+    return next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))
 
 
 def round_linear_layers(model: nn.Module, dtype: torch.dtype) -> None:
