@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from rg_env.core.text import counted, gigabytes, reason_of, user_error
 from rg_env.errors import InputError, OutputFolderError, RGEnvError, ServerError, how_to_install
 from rg_env.inference.chat_templates import require_chat_template
 from rg_env.inference.machine import port_problem, visible_gpus
-from rg_env.inference.protocol import PromptEncoder, Sampling, context_length, prompt_lengths
+from rg_env.inference.protocol import PromptEncoder, context_length, prompt_lengths
 from rg_env.inference.vllm.client import NOT_LISTENING, VllmServer
 from rg_env.inference.vllm.command import start_hint
 from rg_env.jobs.launch import longest_sequence
@@ -439,7 +439,6 @@ def run_estimate(planned: PlannedRun, model: Model, lengths: PromptLengths | Non
     own = [*lengths.training, *lengths.evaluation] if lengths else [training.max_prompt_length]
     sequences, cached_tokens = decoded(planned, lengths)
     gpus = 0 if training.use_cpu else len(visible_gpus())
-    sampling = Sampling(**{each.name: getattr(training, each.name) for each in fields(Sampling)})
     return estimate(
         model.shape,
         micro_batch=micro_batch,
@@ -453,7 +452,7 @@ def run_estimate(planned: PlannedRun, model: Model, lengths: PromptLengths | Non
         frozen_bytes=2 if config.model.dtype == "bfloat16" else 4,
         cached_tokens=cached_tokens,
         sequences=sequences,
-        truncated=not sampling.is_plain or config.evaluation.top_p not in (None, 1.0),
+        truncated=not training.sampling.is_plain or config.evaluation.top_p not in (None, 1.0),
         nccl=planned.uses_vllm and gpus != 1,
     )
 

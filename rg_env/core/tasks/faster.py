@@ -11,11 +11,12 @@ import hashlib
 import heapq
 import importlib
 import math
+import operator
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal, localcontext
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partialmethod
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -345,89 +346,49 @@ def _cache_hash(cls: Any) -> None:
 # sympy only for what becomes a question
 
 
-class _Expression:
-    """A random expression of the number puzzles, whose value is an integer after every step. sympy builds only the
-    expressions that become questions, because it takes 99% of the time."""
+_OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 
-    def __init__(self, config: Any, rng: random.Random, names: str, num_terms: int) -> None:
-        self._names = names
-        self._steps: list[str] = []
-        numbers = [rng.randint(config.min_value, config.max_value) for _ in range(num_terms)]
-        value = numbers[0]
-        for i in range(1, num_terms):
-            step = rng.choice(config.operators)
-            if step not in ("+", "-", "*"):
-                remaining = numbers[i:]
-                rng.shuffle(remaining)
-                divisor = next((number for number in remaining if value % number == 0), 0)
-                numbers[i] = divisor or numbers[i]
-                step = "/" if divisor else "-"
-            match step:
-                case "+":
-                    value += numbers[i]
-                case "-":
-                    value -= numbers[i]
-                case "*":
-                    value *= numbers[i]
-                case _:
-                    value //= numbers[i]
-            self._steps.append(step)
-        self.numbers = numbers
-        self.value = value
+
+class _Steps:
+    """A stand-in for the number puzzles' sympy expressions, in which an operator and a symbol follow the expression
+    before. It computes with integers, and sympy builds the text once for all expressions with the same operators."""
+
+    def __init__(self, names: tuple[str, ...], steps: str = "") -> None:
+        self._names, self._steps = names, steps
+
+    def _and(self, step: str, symbol: "_Steps") -> "_Steps":
+        return _Steps(self._names + symbol._names, self._steps + step)
+
+    __add__, __sub__ = partialmethod(_and, "+"), partialmethod(_and, "-")
+    __mul__, __truediv__ = partialmethod(_and, "*"), partialmethod(_and, "/")
+
+    def subs(self, numbers: Mapping["_Steps", int]) -> int:
+        """Return the value, given the numbers in the order of the symbols. Divisions have no remainder."""
+        value, *others = numbers.values()
+        for step, number in zip(self._steps, others, strict=True):
+            value = value // number if step == "/" else _OPERATORS[step](value, number)
+        return value
 
     def __str__(self) -> str:
-        from sympy import symbols
-
-        terms = symbols(f"{self._names}:{len(self.numbers)}")
-        built = terms[0]
-        for step, term in zip(self._steps, terms[1:], strict=True):
-            match step:
-                case "+":
-                    built = built + term
-                case "-":
-                    built = built - term
-                case "*":
-                    built = built * term
-                case _:
-                    built = built / term
-        text = str(built)
-        for number in reversed(range(len(terms))):  # longer names first
-            text = text.replace(str(terms[number]), str(self.numbers[number]))
-        return text
+        return _text(self._names, self._steps)
 
 
-def puzzle24(module: Any) -> None:
-    class Found:
-        """The expression, which the library prints, and evaluates with `subs`."""
+@lru_cache(maxsize=1 << 16)
+def _text(names: tuple[str, ...], steps: str) -> str:
+    from sympy import Symbol
 
-        def __init__(self, expression: _Expression) -> None:
-            self._expression = expression
-
-        def subs(self, values: object) -> int:
-            return self._expression.value
-
-        def __str__(self) -> str:
-            return str(self._expression)
-
-    def candidate(self: Any, rng: random.Random, num_terms: int) -> tuple[Found, list[int], tuple[()]]:
-        expression = _Expression(self.config, rng, "x", num_terms)
-        return Found(expression), expression.numbers, ()
-
-    module.Puzzle24Dataset._generate_candidate_expression = candidate
+    built, *terms = map(Symbol, names)
+    for step, term in zip(steps, terms, strict=True):
+        built = _OPERATORS[step](built, term)
+    return str(built)
 
 
-def countdown(module: Any) -> None:
-    attempts = 100
+def number_puzzle(module: Any) -> None:
+    def symbols(names: str) -> tuple[_Steps, ...]:
+        stem, count = names.split(":")  # "x:4" or "x_0:4"
+        return tuple(_Steps((f"{stem.rstrip('0')}{number}",)) for number in range(int(count)))
 
-    def generate(self: Any, rng: random.Random) -> tuple[str, list[int], int]:
-        num_terms = rng.randint(self.config.min_numbers, self.config.max_numbers)
-        for _ in range(attempts):
-            found = _Expression(self.config, rng, "x_0", num_terms)
-            if self.config.min_target <= found.value <= self.config.max_target:
-                return str(found), found.numbers, found.value
-        raise ValueError(f"Failed to generate valid expression after {attempts} attempts")
-
-    module.CountdownDataset._generate_expression = generate
+    module.symbols = symbols
 
 
 def polynomial_equations(module: Any) -> None:
@@ -561,12 +522,12 @@ def _by_substitution(sympy: Any, integrand: Any, x: Any) -> Any:
 
 
 FASTER: dict[str, Callable[[Any], None]] = {
-    "countdown": countdown,
+    "countdown": number_puzzle,
     "futoshiki": futoshiki,
     "intermediate_integration": intermediate_integration,
     "knight_swap": knight_swap,
     "polynomial_equations": polynomial_equations,
-    "puzzle24": puzzle24,
+    "puzzle24": number_puzzle,
     "quantum_lock": quantum_lock,
     "sokoban": sokoban,
     "sudoku": sudoku,

@@ -2,8 +2,7 @@
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from itertools import combinations, permutations
+from types import SimpleNamespace
 from typing import Any
 
 _NINE = 0b1111111110
@@ -167,10 +166,8 @@ def futoshiki(module: Any) -> None:
         self: Any, grid: list[list[int]], constraints: Mapping[Any, str], rng: random.Random
     ) -> list[list[int]]:
         size = len(grid)
-        digits = [digit for row in grid for digit in row]
-        pairs = [(a * size + b, c * size + d, sign == "<") for ((a, b), (c, d)), sign in constraints.items()]
-        placement = Placement(_latin_peers(size), [(a, b) if less else (b, a) for a, b, less in pairs])
-        solver = _FutoshikiSolver(size, pairs)
+        pairs = [((a * size + b, c * size + d), sign) for ((a, b), (c, d)), sign in constraints.items()]
+        placement = Placement(_latin_peers(size), [pair if sign == "<" else pair[::-1] for pair, sign in pairs])
         everything = (1 << size + 1) - 2
         target = int(0.1 * (size * size))
         coords = [(row, column) for row in range(size) for column in range(size)]
@@ -182,16 +179,17 @@ def futoshiki(module: Any) -> None:
             for row, column in coords:
                 if filled <= target:
                     break
-                at = row * size + column
-                saved = digits[at]
-                if saved == 0 or placement.has_other(digits, at, everything):
+                digits = [digit for line in grid for digit in line]
+                saved = grid[row][column]
+                if saved == 0 or placement.has_other(digits, row * size + column, everything):
                     continue
-                digits[at] = 0
-                filled -= 1
-                if not solver.solves(digits):
-                    digits[at] = saved
-                    filled += 1
-        return [digits[start : start + size] for start in range(0, size * size, size)]
+                grid[row][column] = 0
+                # Some of the library's rules are wrong, and it keeps a clue if it finds no solution without it.
+                if self._solve(grid, constraints) is None:
+                    grid[row][column] = saved
+                else:
+                    filled -= 1
+        return grid
 
     def generate_random_solution(self: Any, size: int, rng: random.Random) -> list[list[int]]:
         grid: list[list[int]] = []
@@ -227,196 +225,4 @@ def futoshiki(module: Any) -> None:
         return grid
 
     cls._remove_clues, cls._generate_random_solution = remove_clues, generate_random_solution
-
-
-class _FutoshikiSolver:
-    """The library's solver, which keeps a clue if it finds no solution without it. Some of its rules are wrong, so a
-    correct solver would keep other clues. Candidates are bit masks of digits. Only one of the library's sets is not in
-    ascending order: a set made of a pair.
-
-    `pairs` has the two cells of each constraint, and whether the first has the smaller digit.
-    """
-
-    def __init__(self, size: int, pairs: Sequence[tuple[int, int, bool]]) -> None:
-        self._size = size
-        self._pairs = pairs
-        rows = [[row * size + column for column in range(size)] for row in range(size)]
-        columns = [[row * size + column for row in range(size)] for column in range(size)]
-        self._lines = rows, columns
-        cells = range(size * size)
-        self._others = [[[other for other in lines[at] if other != cell] for lines, at in
-            ((rows, cell // size), (columns, cell % size))] for cell in cells]  # fmt: skip
-
-    def solves(self, digits: Sequence[int]) -> bool:
-        """Whether the library finds digits for all cells."""
-        grid, candidates = self._deduced(digits)
-        if 0 not in grid:
-            return True
-        at = grid.index(0)
-        for digit in range(1, self._size + 1):
-            if candidates[at] >> digit & 1 and self._is_valid(grid, at, digit):
-                grid[at] = digit
-                if self.solves(grid):
-                    return True
-                grid[at] = 0
-        return False
-
-    def _is_valid(self, grid: list[int], at: int, digit: int) -> bool:
-        if any(grid[other] == digit for others in self._others[at] for other in others):
-            return False
-        tried = [*grid[:at], digit, *grid[at + 1 :]]
-        return all(
-            not (tried[a] and tried[b]) or (tried[a] < tried[b] if less else tried[a] > tried[b])
-            for a, b, less in self._pairs
-        )
-
-    def _deduced(self, digits: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Return the digits and candidates that the library's rules lead to, in its order of the rules."""
-        size = self._size
-        everything = (1 << size + 1) - 2
-        grid = list(digits)
-        candidates = [1 << digit if digit else everything for digit in grid]
-        orders: dict[int, tuple[int, ...]] = {}
-        for a, _, less in self._pairs:
-            candidates[a] &= ~(1 << size if less else 2)
-        progress = True
-        while progress:
-            progress = self._exclude_placed(grid, candidates)
-            self._place(grid, candidates)
-            progress |= self._compare(grid, candidates)
-            self._place(grid, candidates)
-            self._hidden_singles(grid, candidates, orders)
-            if self._place(grid, candidates):
-                break
-            progress |= self._naked_pairs(grid, candidates)
-            self._place(grid, candidates)
-            self._hidden_pairs(grid, candidates, orders)
-            self._place(grid, candidates)
-            for lines, across in (self._lines, self._lines[::-1]):
-                progress |= self._x_wings(candidates, lines, across)
-            if self._place(grid, candidates):
-                break
-        return grid, candidates
-
-    @staticmethod
-    def _place(grid: list[int], candidates: list[int]) -> bool:
-        """Fill cells that have a single candidate. Return whether all cells are filled."""
-        complete = True
-        for at, digit in enumerate(grid):
-            if not digit:
-                own = candidates[at]
-                if own and not own & (own - 1):
-                    grid[at] = own.bit_length() - 1
-                else:
-                    complete = False
-        return complete
-
-    def _exclude_placed(self, grid: list[int], candidates: list[int]) -> bool:
-        progress = False
-        for at, digit in enumerate(grid):
-            if digit:
-                bit = 1 << digit
-                for others in self._others[at]:
-                    for other in others:
-                        if candidates[other] & bit:
-                            candidates[other] ^= bit
-                            progress = True
-        return progress
-
-    def _compare(self, grid: list[int], candidates: list[int]) -> bool:
-        progress = False
-        for a, b, less in self._pairs:
-            low, high = (a, b) if less else (b, a)
-            if grid[low] and grid[high]:
-                continue
-            if grid[low] and (cut := candidates[high] & ((2 << grid[low]) - 1)):
-                candidates[high] ^= cut
-                progress = True
-            if grid[high] and (cut := candidates[low] & -(1 << grid[high])):
-                candidates[low] ^= cut
-                progress = True
-        return progress
-
-    def _hidden_singles(self, grid: list[int], candidates: list[int], orders: dict[int, tuple[int, ...]]) -> None:
-        for at, digit in enumerate(grid):
-            if digit:
-                continue
-            single = 0
-            for others in self._others[at]:
-                elsewhere = 0
-                for other in others:
-                    elsewhere |= candidates[other]
-                single |= candidates[at] & ~elsewhere
-            if single:
-                first = next(digit for digit in _ordered(at, candidates[at], orders) if single >> digit & 1)
-                candidates[at] = 1 << first
-
-    def _naked_pairs(self, grid: list[int], candidates: list[int]) -> bool:
-        progress = False
-        for at, digit in enumerate(grid):
-            if digit or candidates[at].bit_count() != 2:
-                continue
-            for others in self._others[at]:
-                for twin in others:
-                    if candidates[twin] == candidates[at]:
-                        for other in others:
-                            if other != twin and candidates[other] & candidates[at]:
-                                candidates[other] &= ~candidates[at]
-                                progress = True
-        return progress
-
-    def _hidden_pairs(self, grid: list[int], candidates: list[int], orders: dict[int, tuple[int, ...]]) -> None:
-        for at, digit in enumerate(grid):
-            if digit:
-                continue
-            for others in self._others[at]:
-                for twin in others:
-                    if twin < at or grid[twin]:
-                        continue
-                    mine = _ordered(at, candidates[at], orders)
-                    theirs = candidates[twin]
-                    if len(mine) < 2 or not (theirs >> mine[0] & 1 and theirs >> mine[1] & 1):
-                        continue
-                    for pair in _common_pairs(mine, _ordered(twin, theirs, orders)):
-                        both = 1 << pair[0] | 1 << pair[1]
-                        if any(candidates[other] & both == both for other in others if other != twin):
-                            continue
-                        candidates[at] = candidates[twin] = both
-                        orders[at] = orders[twin] = tuple(set(pair))
-
-    def _x_wings(self, candidates: list[int], lines: list[list[int]], across: list[list[int]]) -> bool:
-        progress = False
-        for digit in range(1, self._size + 1):
-            bit = 1 << digit
-            twice = {}
-            for number, line in enumerate(lines):
-                places = [place for place, at in enumerate(line) if candidates[at] & bit]
-                if len(places) == 2:
-                    twice[number] = places
-            for one, other in combinations(twice, 2):
-                if twice[one] == twice[other]:
-                    for place in twice[one]:
-                        for number, at in enumerate(across[place]):
-                            if number not in (one, other) and candidates[at] & bit:
-                                candidates[at] ^= bit
-                                progress = True
-        return progress
-
-
-def _ordered(cell: int, mask: int, orders: Mapping[int, tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the digits of a set in the order in which Python iterates over it."""
-    order = orders.get(cell)
-    return order if order and mask == 1 << order[0] | 1 << order[1] else _ascending(mask)
-
-
-@lru_cache(maxsize=1 << 10)
-def _ascending(mask: int) -> tuple[int, ...]:
-    return tuple(digit for digit in range(1, 10) if mask >> digit & 1)
-
-
-@lru_cache(maxsize=1 << 16)
-def _common_pairs(mine: tuple[int, ...], theirs: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Return the pairs that the library finds in both sets. It searches each pair only behind the one before, because
-    it uses up an iterator."""
-    remaining = permutations(theirs, 2)
-    return [pair for pair in permutations(mine, 2) if pair in remaining]
+    module.copy = SimpleNamespace(deepcopy=lambda grid: [row.copy() for row in grid])
