@@ -36,6 +36,15 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def kept_drawers() -> Iterator[None]:
+    """Rows that tests build in this process come from processes that are started once."""
+    from kept_drawers import drawers_are_kept
+
+    with drawers_are_kept():
+        yield
+
+
 @pytest.fixture(scope="session")
 def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Programs that begin with `forked_python.PYTHON` start without importing the libraries."""

@@ -53,6 +53,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: "server_to_end" in getattr(item, "fixturenames", ()))  # the server is needed until then
 
 
+@pytest.fixture(scope="session", autouse=True)
+def kept_drawers() -> None:
+    """Keep no processes, because some of these tests check that none is left."""
+
+
 @pytest.fixture(scope="package", autouse=True)
 def small_machine() -> Iterator[None]:
     """Keep tests off GPUs and the hub, and let vLLM share the cores with the trainer."""

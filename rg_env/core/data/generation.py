@@ -252,6 +252,10 @@ class Generation:
         self._walks = [_Walk(request) for request in requests]
         self._imports = sources() if any(is_user_task(request.spec.name) for request in requests) else {}
 
+    def start(self) -> Drawer:
+        """Start a process."""
+        return Drawer(self._imports, self._limits)
+
     def run(self) -> list[dict[Split, list[DrawnRow]]]:
         """Draw until every request has its rows.
 
@@ -264,13 +268,13 @@ class Generation:
         pool = ThreadPoolExecutor(self._most)
         try:
             for _ in range(min(self._most, -(-total // _ROWS_PER_PROCESS))):
-                self.drawers.append(Drawer(self._imports, self._limits))
+                self.drawers.append(self.start())
             idle: list[tuple[Drawer, _Walk | None]] = [(drawer, None) for drawer in self.drawers]
             running: dict[Future[list[tuple[Item | None, str]]], tuple[Drawer, _Walk, range, float]] = {}
             while missing := self._rows_missing():
                 left_s = self._seconds_left()
                 if left_s > _MORE_PROCESSES_S and len(self.drawers) < self._most and self._next_walk(None):
-                    self.drawers.append(Drawer(self._imports, self._limits))
+                    self.drawers.append(self.start())
                     idle.append((self.drawers[-1], None))
                 while idle and (walk := self._next_walk(idle[-1][1])):
                     drawer, draws = idle.pop()[0], walk.plan()

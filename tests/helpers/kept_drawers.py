@@ -1,0 +1,57 @@
+"""Processes that draw items and stay for the next rows that this test process builds. Starting one takes half a CPU
+second, and the tests build rows hundreds of times. Programs that tests start use processes of their own."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rg_env.core.data import dataset
+from rg_env.core.data.generation import Drawer, Generation, RowRequest
+
+_idle: list[Drawer] = []
+
+
+class _Kept:
+    """A `Drawer` whose process is kept, unless it was killed or failed at its last job."""
+
+    def __init__(self, imports: Any, limits: Any) -> None:
+        self._own = bool(imports)  # user code stays imported
+        self._drawer = _idle.pop() if _idle and not self._own else Drawer(imports, limits)
+        self._ready = True
+        self.process = self
+
+    def draw(self, request: RowRequest, draws: range) -> Any:
+        self._ready = False
+        found = self._drawer.draw(request, draws)
+        self._ready = True
+        return found
+
+    def signal_kill(self) -> None:
+        if self._own or not self._ready:
+            self._own = True
+            self._drawer.process.signal_kill()
+
+    def kill(self) -> None:
+        if self._own or not self._ready:
+            self._drawer.process.kill()
+        else:
+            _idle.append(self._drawer)
+
+
+class _Generation(Generation):
+    def start(self) -> Any:
+        return _Kept(self._imports, self._limits)
+
+
+@contextlib.contextmanager
+def drawers_are_kept() -> Iterator[None]:
+    """Let `build_rows` and `build_splits` keep their processes until the end of the block."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dataset, "Generation", _Generation)
+        try:
+            yield
+        finally:
+            while _idle:
+                _idle.pop().process.kill()
