@@ -59,7 +59,7 @@ def set_test_command(checkout: Path, command: str) -> None:
 def ci(checkout: Path) -> subprocess.CompletedProcess[str]:
     """Run `.ci/run` with an almost empty environment: no HOME, no terminal."""
     environment = {"PATH": f"{checkout / 'system'}:/usr/bin:/bin"}
-    options: Any = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 60}
+    options: Any = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 200}
     return subprocess.run([checkout / ".ci" / "run"], env=environment, cwd="/", **options)
 
 

@@ -116,8 +116,7 @@ def test_the_calling_process_stays_clean(tmp_path: Path) -> None:
     for name in ("random.py", "queue.py", "reasoning_gym.py"):
         (tmp_path / name).write_text("raise SystemExit('shadowed')")
     run = run_code(code, cwd=tmp_path)
-    printed = [line for line in run.stderr.splitlines() if not line.startswith("generating rows")]  # on a busy machine
-    assert (run.stdout, printed) == ("False\n", [])
+    assert (run.stdout, run.stderr) == ("False\n", "")
 
 
 def test_a_killed_process_is_a_clear_error(generation: Make) -> None:
@@ -126,7 +125,7 @@ def test_a_killed_process_is_a_clear_error(generation: Make) -> None:
     made = generation(requests("futoshiki", 1000))
 
     def kill() -> None:
-        assert until(lambda: bool(made.drawers), 30)
+        assert until(lambda: bool(made.drawers), 120)
         os.kill(made.drawers[0].process.pid, signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
@@ -210,12 +209,12 @@ def test_no_process_is_left(kind: signal.Signals) -> None:
     code += "signal.signal(signal.SIGINT, signal.default_int_handler);"  # a shell's background jobs ignore SIGINT
     code += "build_rows(['futoshiki', 'knight_swap'], 'train', 2000, 0, cache=False, processes=2)"
     parent = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
-    assert until(lambda: len(psutil.Process(parent.pid).children()) == 2, 30)
+    assert until(lambda: len(psutil.Process(parent.pid).children()) == 2, 120)
     children = [child.pid for child in psutil.Process(parent.pid).children()]
     parent.send_signal(kind)
-    _, errors = parent.communicate(timeout=30)
+    _, errors = parent.communicate(timeout=120)
     assert errors.strip().endswith("KeyboardInterrupt" if kind == signal.SIGINT else "")
-    assert until(lambda: not any(map(is_running, children)), 30)
+    assert until(lambda: not any(map(is_running, children)), 120)
 
 
 @pytest.mark.parametrize("task", ["ransom_note", "time_intervals", "list_functions"])

@@ -250,10 +250,10 @@ def test_children_die_with_their_worker(folder: Path) -> None:
         first = value_of(pool.call(0))
         assert is_running(first)
         assert pool.call(60).status == "timed_out"
-        assert until(lambda: not is_running(first), 30)
+        assert until(lambda: not is_running(first), 120)
         second = value_of(pool.call(0))
         assert is_running(second)
-    assert until(lambda: not is_running(second), 30)
+    assert until(lambda: not is_running(second), 120)
 
 
 # How pools start and end, and what must not be left behind
@@ -324,7 +324,7 @@ time.sleep(60)
     with script(folder, code) as (process, (child, *pids)):
         assert len(pids) == 3
         process.kill()
-        assert until(lambda: not any(map(is_running, pids)), 30)
+        assert until(lambda: not any(map(is_running, pids)), 120)
         assert is_running(child)
         os.kill(child, signal.SIGKILL)
 

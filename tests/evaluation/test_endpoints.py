@@ -205,7 +205,7 @@ def test_temporary_failures_are_retried(chat: ChatServer, trouble: Callable[[], 
 
 def test_timeouts_are_retried(chat: ChatServer) -> None:
     chat.reset(lambda question: "2", _first(5.0))
-    assert _ask(chat, timeout_s=0.5).text == "2"
+    assert _ask(chat, tries=20, timeout_s=0.5).text == "2"  # a busy machine may need several
     chat.reset(lambda question: "2", lambda number, body: 5.0)
     assert _ask(chat, tries=2, timeout_s=0.2).error == "no answer within 0.2 s (2 tries)"
 

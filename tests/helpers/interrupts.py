@@ -51,7 +51,7 @@ def interrupted(command: Sequence[str], folder: Path, after: str, **options: Any
         next(line for line in process.stdout if line.startswith(after))
         start = time.monotonic()
         process.send_signal(signal.SIGINT)
-        printed, errors = process.communicate(timeout=60)
+        printed, errors = process.communicate(timeout=200)
     finally:
         process.kill()
         process.wait()

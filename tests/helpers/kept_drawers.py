@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rg_env.core.data import dataset
+from rg_env.core.data import dataset, generation
 from rg_env.core.data.generation import Drawer, Generation, RowRequest
 
 _idle: list[Drawer] = []
@@ -47,9 +47,11 @@ class _Generation(Generation):
 
 @contextlib.contextmanager
 def drawers_are_kept() -> Iterator[None]:
-    """Let `build_rows` and `build_splits` keep their processes until the end of the block."""
+    """Let `build_rows` and `build_splits` keep their processes until the end of the block. They do not print their
+    progress, which only slow machines would see."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dataset, "Generation", _Generation)
+        patch.setattr(generation, "_FIRST_PROGRESS_S", 3600.0)
         try:
             yield
         finally:

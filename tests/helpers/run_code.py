@@ -13,13 +13,21 @@ from typing import Any
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+def without_progress(errors: str) -> str:
+    """Remove the lines that a slow machine prints while it generates rows."""
+    return "".join(line for line in errors.splitlines(keepends=True) if not line.startswith("generating rows: "))
+
+
 def run_code(
     code: str, *arguments: object, cwd: Path | None = None, check: bool = True, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run `code` with these arguments; its environment is this process's environment plus `environment`."""
+    """Run `code` with these arguments; its environment is this process's environment plus `environment`. Standard error
+    is returned without the progress of generating rows."""
     command = [sys.executable, "-P", "-W", "ignore", "-c", code, *map(str, arguments)]
     options: dict[str, Any] = {"cwd": cwd, "env": {**os.environ, **environment}, "check": check}
-    return subprocess.run(command, capture_output=True, text=True, **options)
+    done = subprocess.run(command, capture_output=True, text=True, **options)
+    done.stderr = without_progress(done.stderr)
+    return done
 
 
 @contextlib.contextmanager

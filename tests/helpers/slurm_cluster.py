@@ -154,11 +154,11 @@ class Cluster:
         """Send SIGTERM twice to the script's shell once all trainers train, like `--signal=B:TERM`. Return the exit
         code."""
         with self.start(spec, STAND_IN_TRAINS_S="60", **variables) as process:
-            assert until(lambda: len(self.records(event="training")) == trainers, 30)
+            assert until(lambda: len(self.records(event="training")) == trainers, 120)
             process.send_signal(signal.SIGTERM)
-            assert until(lambda: bool(self.records(event="signaled")), 30)
+            assert until(lambda: bool(self.records(event="signaled")), 120)
             process.send_signal(signal.SIGTERM)  # the second signal arrives while the trainers save
-            process.communicate(timeout=30)
+            process.communicate(timeout=120)
         return process.returncode
 
     def records(self, **wanted: str) -> list[dict[str, Any]]:

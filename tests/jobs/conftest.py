@@ -44,7 +44,7 @@ class Started:
 
     def end(self) -> tuple[int, str, str]:
         """Wait for the program and return its exit code, stdout and stderr. Checks that no child process is left."""
-        printed, errors = self.process.communicate(timeout=60)
+        printed, errors = self.process.communicate(timeout=200)
         assert self.left() == []
         return self.process.returncode, printed, errors
 

@@ -200,8 +200,8 @@ def test_child_processes_of_a_crashed_program_are_ended(start: Start, tmp_path: 
 def test_neither_program_outlives_a_killed_run(start: Start) -> None:
     """The kernel sends SIGTERM to both programs."""
     run = start(SERVER + "stay()", "(here / 'training').touch()\nstay()").until("training").signal(signal.SIGKILL)
-    run.process.wait(timeout=10)
-    assert until(lambda: run.left() == [], 10)
+    run.process.wait(timeout=60)
+    assert until(lambda: run.left() == [], 60)
 
 
 def test_a_closed_stdout_does_not_end_the_run(start: Start, tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def test_a_canceled_generation_ends_on_the_server(server: Any, model: Any, engin
     start = time.monotonic()
     engine.cancel()
     thread.join(60)
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 30
     assert "was canceled" in str(failures[0])
     wait_for(lambda: metric("vllm:num_requests_running") + metric("vllm:num_requests_waiting") == 0)
     assert completed() - before < 256

@@ -43,7 +43,7 @@ def test_ctrl_c_saves_and_ends(tmp_path: Path, by: str) -> None:
         options = "--output-dir=run --model tiny --num-eval 200 --max-steps 500 --output-dir run --resume auto"
         assert resume == f"{programs}/python {script} {options}"
         command = [*resume.split()[1:], "--max-steps", str(results["steps"])]
-    done = subprocess.run([*PYTHON, *command], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*PYTHON, *command], cwd=tmp_path, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
 
 
@@ -67,7 +67,7 @@ def test_own_data_trains(tmp_path: Path, by: str) -> None:
     if by == "script":
         options = "--data data.jsonl --question-column problem --max-steps 2 --batch-size 16 --num-eval 16"
         words = [str(EXAMPLES / "train_minimal.py"), *options.split(), "--model", "tiny", "--output-dir", "run"]
-    done = subprocess.run([*PYTHON, *words], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*PYTHON, *words], cwd=tmp_path, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
     results = results_of(tmp_path / "run")
     assert (results["steps"], results["eval_after"]["n"]) == (2, 16)

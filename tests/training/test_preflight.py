@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 from data_files import data
 from hub_server import HubServer
+from run_code import without_progress
 
 from rg_env.errors import InputError
 from rg_env.tiny import POLICY_DIR
@@ -50,7 +51,10 @@ def rg_env(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str
         "from rg_env.cli.main import main; main()"
     )
     command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env={**NO_LOGIN, **variables}, check=False)
+    environment = {**NO_LOGIN, **variables}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    done.stderr = without_progress(done.stderr)
+    return done
 
 
 def train(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

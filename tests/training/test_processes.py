@@ -43,7 +43,7 @@ def test_two_processes_train_and_end_together(tmp_path: Path) -> None:
             if line.startswith("step   4/"):
                 break
         os.killpg(process.pid, signal.SIGINT)
-        rest, errors = process.communicate(timeout=60)
+        rest, errors = process.communicate(timeout=300)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -25,7 +25,7 @@ def test_an_engine_error_ends_the_run(make_trainer: Any) -> None:
     start = time.monotonic()
     with pytest.raises(EngineError, match="ZeroDivisionError"):
         trainer.train()
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 100
     assert trainer.state.global_step == 0
     trainer.engine._forward = forward
     trainer.train()

@@ -194,7 +194,7 @@ def test_a_server_that_hangs_ends_the_run(connect: Any, server: StandIn) -> None
     server.waits_at, start = "/update_weights", time.monotonic()
     with pytest.raises(TrainingError, match="did not answer /update_weights within 1 s"):
         engine.sync()
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 50
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_a_broadcast_that_never_ends_ends_the_run(
     engine, start = connect(stand_in(backend="nccl"), weight_sync_timeout=0.5), time.monotonic()
     with pytest.raises(TrainingError, match=r"did not arrive at .*: the transfer stopped for 0\.5 s") as caught:
         engine.sync()
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 50
     assert "\n" not in str(caught.value)
     assert sender.is_shut.is_set()
 
@@ -372,8 +372,8 @@ def test_a_batch_ahead_is_canceled(connect: Any, server: StandIn, tokenizer: Any
     assert server.aborted.is_set()
     engine.resume()
     executor = ThreadPoolExecutor(1)  # like the interpreter, which waits for all executors before it exits
-    executor.submit(sampler._ahead.shutdown).result(10)
-    assert time.monotonic() - start < 10
+    executor.submit(sampler._ahead.shutdown).result(50)
+    assert time.monotonic() - start < 50
     server.go.set()
     assert engine.generate([[3]], Sampling(max_tokens=1))
 
@@ -385,7 +385,7 @@ def test_an_unhealthy_server_ends_the_wait(connect: Any, server: StandIn) -> Non
     server.waits_at, server.fails_at = COMPLETIONS, "/health"
     with pytest.raises(TrainingError, match=r"unhealthy for 0\.2 s during generation: /health returns status 500"):
         engine.generate([[1]], Sampling())
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 50
 
 
 @pytest.mark.parametrize(("status", "attempts"), [(503, RETRIES + 1), (400, 1)])
