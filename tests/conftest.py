@@ -31,6 +31,30 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+LONGEST = (
+    "test_processes", "test_trl_training", "test_sweep_command", "test_grpo_loop", "test_uploads", "test_end_to_end",
+    "test_fsdp2", "test_real_shards", "test_actor_critic", "test_generation", "test_notebook", "test_dataset",
+)  # fmt: skip
+"""Modules with tests that take half a minute or more."""
+
+
+@pytest.hookimpl(trylast=True)  # after the tests that are not selected are removed
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With `--dist worksteal`, which gives each worker a part of the tests in order, let each part begin with some of
+    the longest modules, so that no worker runs one alone at the end."""
+    if "worksteal" not in getattr(config, "workerinput", {}).get("mainargv", ()):
+        return
+    slow = [[item for item in items if item.path.stem == name] for name in LONGEST]
+    rest = [item for item in items if item.path.stem not in LONGEST]
+    ordered: list[pytest.Item] = []
+    for number in range(workers):
+        first = [item for module in slow[number::workers] for item in module]
+        end = len(items) * (number + 1) // workers - len(ordered) - len(first)
+        ordered += first + rest[: max(0, end)]
+        del rest[: max(0, end)]
+    items[:] = ordered + rest
+
+
 def pytest_collection_finish() -> None:
     """Exempt the objects of imported modules from garbage collections, such as the one before each training run."""
     gc.freeze()

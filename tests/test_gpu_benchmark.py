@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked_python import PYTHON
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "gpu.py"
 # Simulates a machine with only the packages that the script requires.
@@ -40,6 +41,7 @@ def test_all_checks_pass_with_the_tiny_policy() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forks")
 def test_a_failed_check_is_reported() -> None:
     """The line has the reason, and the exit code is 1."""
     code = (
@@ -50,7 +52,7 @@ def test_a_failed_check_is_reported() -> None:
         "module['main'].__globals__['has'] = lambda package: False\n"
         "sys.exit(module['main']())\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run([*PYTHON, "-c", code], capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 1, done.stderr[-3000:]
     assert "| engine, tiny | **FAILED**: no parity |" in done.stdout
     assert done.stdout.splitlines()[-1] == "2 of 3 checks passed"

@@ -2,20 +2,20 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_python import PYTHON
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def results(tmp_path_factory: pytest.TempPathFactory, forks: None) -> dict[str, Any]:
     """Return the results printed by `train_trl.py`."""
     script = Path(__file__).with_name("train_trl.py")
-    command = [sys.executable, "-W", "ignore", str(script), str(tmp_path_factory.mktemp("trl"))]
+    command = [*PYTHON, "-W", "ignore", str(script), str(tmp_path_factory.mktemp("trl"))]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     printed: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -5,9 +5,11 @@
 FOLDER is an empty folder for the output of the runs.
 """
 
+import contextlib
+import io
 import json
 import re
-import subprocess
+import runpy
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -22,13 +24,16 @@ MIXTURE = [{"name": name, "config": TASKS[name]} for name in ("leg_counting", "c
 
 def run_example(folder: Path) -> dict[str, Any]:
     """Run six steps of the example. Return the accuracy before and after, and the reward of each step."""
-    command = [sys.executable, str(EXAMPLE), "--max-steps", "6", "--eval-examples", "60", "--output-dir", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"the example failed: {done.stderr}")
-    before, after = map(float, re.findall(r"(\d\.\d+) (?:before|after)", done.stdout.splitlines()[-1]))
-    rewards = [float(reward) for reward in re.findall(r"^step \d+: reward ([\d.]+),", done.stdout, re.MULTILINE)]
-    return {"before": before, "after": after, "rewards": rewards}
+    sys.argv = [str(EXAMPLE), "--max-steps", "6", "--eval-examples", "60", "--output-dir", str(folder)]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        try:
+            runpy.run_path(str(EXAMPLE), run_name="__main__")
+        except SystemExit as end:
+            if end.code:
+                raise
+    before, after = map(float, re.findall(r"(\d\.\d+) (?:before|after)", printed.getvalue().splitlines()[-1]))
+    rewards = re.findall(r"^step \d+: reward ([\d.]+),", printed.getvalue(), re.MULTILINE)
+    return {"before": before, "after": after, "rewards": list(map(float, rewards))}
 
 
 def trainer_of(rewards: Any, folder: Path) -> Any:

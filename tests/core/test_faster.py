@@ -11,18 +11,18 @@ from rg_env.core.tasks.faster import FASTER
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "rows.py"
 OTHER_OPTIONS = [
-    ("countdown", 20, '{"min_numbers": 3, "max_numbers": 3, "max_value": 300, "max_target": 5000}'),
+    ("countdown", 10, '{"min_numbers": 3, "max_numbers": 3, "max_value": 300, "max_target": 5000}'),
     ("futoshiki", 3, '{"min_board_size": 4, "max_board_size": 5, "max_difficulty": 0}'),
-    ("futoshiki", 2, '{"min_board_size": 9, "max_board_size": 9, "min_difficulty": 3}'),
-    ("intermediate_integration", 20, '{"symbols": "X", "max_linear_degree": 6, "outer_constant_max": 9}'),
-    ("knight_swap", 3, '{"min_nodes": 10, "max_nodes": 12, "min_pieces": 3, "max_pieces": 3, "max_steps": 40}'),
-    ("knight_swap", 8, '{"impossible_ratio": 1.0}'),
-    ("polynomial_equations", 15, '{"max_degree": 4, "max_terms": 5}'),
-    ("puzzle24", 5, '{"operators": ["*", "/"], "max_value": 6}'),
+    ("futoshiki", 1, '{"min_board_size": 9, "max_board_size": 9, "min_difficulty": 3}'),
+    ("intermediate_integration", 10, '{"symbols": "X", "max_linear_degree": 6, "outer_constant_max": 9}'),
+    ("knight_swap", 2, '{"min_nodes": 10, "max_nodes": 12, "min_pieces": 3, "max_pieces": 3, "max_steps": 40}'),
+    ("knight_swap", 4, '{"impossible_ratio": 1.0}'),
+    ("polynomial_equations", 8, '{"max_degree": 4, "max_terms": 5}'),
+    ("puzzle24", 3, '{"operators": ["*", "/"], "max_value": 6}'),
     ("quantum_lock", 30, '{"difficulty": 25}'),
     ("sokoban", 5, '{"max_w": 7, "max_h": 7, "min_boxes": 1, "max_boxes": 3}'),
     ("sudoku", 3, '{"min_empty": 55, "max_empty": 64}'),
-    ("zebra_puzzles", 10, '{"num_people": 3, "num_characteristics": 6}'),
+    ("zebra_puzzles", 5, '{"num_people": 3, "num_characteristics": 6}'),
 ]
 
 
@@ -56,7 +56,7 @@ def test_a_few_items_are_the_same() -> None:
 
 @pytest.mark.slow
 def test_items_are_the_same_for_the_default_options() -> None:
-    assert compare(*FASTER, "--draws", "8").count("\n") == 1 + len(FASTER)
+    assert compare(*FASTER, "--draws", "4").count("\n") == 1 + len(FASTER)
 
 
 @pytest.mark.slow

@@ -17,6 +17,14 @@ from rg_env.core.grading.scoring import Rollout
 from rg_env.core.rewards import Rubric, resolve_rewards
 from rg_env.core.tasks.mixture import Mixture
 
+FIRST = ("test_the_quick_tests", "test_the_script_builds_upstreams_trainer", "test_the_main_job")
+"""Beginnings of the names of tests that take minutes."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start the longest tests first, so that no worker runs one alone at the end."""
+    items.sort(key=lambda item: next((n for n, name in enumerate(FIRST) if item.name.startswith(name)), len(FIRST)))
+
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Make:

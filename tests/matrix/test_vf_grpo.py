@@ -24,7 +24,7 @@ PROJECT = ROOT / "examples" / "vf_grpo"
 PYTHON = sys.executable if sys.version_info < (3, 13) else "3.12"
 SHARED = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
 
-pytestmark = [pytest.mark.network, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.network, pytest.mark.timeout(1200), pytest.mark.xdist_group("vf_grpo")]
 
 
 @contextlib.contextmanager

@@ -50,7 +50,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(1200))
             if importlib.util.find_spec("vllm") is None:
                 item.add_marker(pytest.mark.skip(reason=HOW_TO))
-    items.sort(key=lambda item: "server_to_end" in getattr(item, "fixturenames", ()))  # the server is needed until then
+    # The file with the test that ends the server comes last, because a worker may use its server for several files.
+    ends = [item for item in items if "server_to_end" in getattr(item, "fixturenames", ())]
+    items.sort(key=lambda item: (item.path in {end.path for end in ends}, item in ends))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -95,7 +95,15 @@ def test_rows_of_every_experiment_at_full_size(name: str) -> None:
     assert fewer <= {"tower_of_hanoi", "jugs"}
 
 
-@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: str(path.relative_to(ROOT / "configs" / "train")))
+ALIKE = ("curriculum_[ckm]*", "inter_a*", "inter_g*", "intra_[!a]*", "intra_al*")
+"""Experiments that differ from others only in their tasks. CI trains the others, and the weekly tests all of them."""
+
+
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[pytest.mark.full_matrix] * any(map(path.match, ALIKE))) for path in EXPERIMENTS],
+    ids=lambda path: str(path.relative_to(ROOT / "configs" / "train")),
+)
 def test_two_steps_of_every_experiment(path: Path, long_model: str, tmp_path: Path) -> None:
     output = tmp_path / "run"
     config = load_train_config(path, smaller(path, long_model, output))
