@@ -118,7 +118,11 @@ STEPS = ["--max-steps", "2"]
         ("custom_reward", STEPS, "rewards/shows_work/mean"),
         ("train_curriculum", ["--model", "tiny", *STEPS, "--schedule", "0:0", "1:2"], "curriculum/chain_sum/level"),
         ("train_from_config", [str(REPOSITORY / "configs/train/tiny.yaml"), *SMALL], "reward"),
-        ("train_minimal", ["--model", "tiny", "--max-steps", "2", "--tasks", "chain_sum"], "rewards/answers_once/mean"),
+        (
+            "train_minimal",
+            ["--model", "tiny", "--max-steps", "2", "--tasks", "chain_sum", "--num-eval", "16"],
+            "rewards/answers_once/mean",
+        ),
     ],
 )
 def test_examples_train(
