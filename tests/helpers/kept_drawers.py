@@ -10,7 +10,9 @@ import pytest
 from rg_env.core.data import dataset, generation
 from rg_env.core.data.generation import Drawer, Generation, RowRequest
 
-_idle: list[Drawer] = []
+USES = 50
+"""Number of times that a process is used, because it keeps the library's data sets in memory."""
+_idle: list[tuple[Drawer, int]] = []
 
 
 class _Kept:
@@ -18,7 +20,7 @@ class _Kept:
 
     def __init__(self, imports: Any, limits: Any) -> None:
         self._own = bool(imports)  # user code stays imported
-        self._drawer = _idle.pop() if _idle and not self._own else Drawer(imports, limits)
+        self._drawer, self._uses = _idle.pop() if _idle and not self._own else (Drawer(imports, limits), 0)
         self._ready = True
         self.process = self
 
@@ -34,10 +36,10 @@ class _Kept:
             self._drawer.process.signal_kill()
 
     def kill(self) -> None:
-        if self._own or not self._ready:
+        if self._own or not self._ready or self._uses == USES:
             self._drawer.process.kill()
         else:
-            _idle.append(self._drawer)
+            _idle.append((self._drawer, self._uses + 1))
 
 
 class _Generation(Generation):
@@ -56,4 +58,4 @@ def drawers_are_kept() -> Iterator[None]:
             yield
         finally:
             while _idle:
-                _idle.pop().process.kill()
+                _idle.pop()[0].process.kill()
