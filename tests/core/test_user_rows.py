@@ -77,6 +77,18 @@ def test_all_defects_are_reported_at_once(tmp_path: Path) -> None:
         load_rows(str(file))
 
 
+def test_other_tools_files_are_read(tmp_path: Path) -> None:
+    """Files of verl have chats and nested answers, and spreadsheets may separate columns with semicolons or tabs."""
+    verl = {"prompt": [{"role": "user", "content": "2 + 2, say"}], "reward_model": {"ground_truth": 4}}
+    columns = {"question_column": "prompt", "answer_column": "reward_model.ground_truth"}
+    assert load_rows([verl], **columns) == [{"question": "2 + 2, say", "answer": "4"}]
+    with pytest.raises(InputError, match="row 1: reward_model has no column 'gold'; it has 'ground_truth'"):
+        load_rows([verl], **{**columns, "answer_column": "reward_model.gold"})
+    for separator in ";\t":
+        (tmp_path / "a.csv").write_text(f"question{separator}answer\n2 + 2, say{separator}4,5\n")
+        assert load_rows(str(tmp_path / "a.csv")) == [{"question": "2 + 2, say", "answer": "4,5"}]
+
+
 def test_equal_answers_are_repeats() -> None:
     """Answers are equal if the grader accepts them as equal. A question that was kept twice could be in both splits."""
     rows = [{"question": "1 + 0", "answer": answer} for answer in ("1.0", 1, " $1$ ", "2/2")]

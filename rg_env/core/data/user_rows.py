@@ -60,9 +60,10 @@ class DataConfig(Section):
     split: Text = "train"
     """Split of a dataset on the Hub. Ignored for files."""
     question_column: Text = "question"
-    """Name of the column with the questions."""
+    """Name of the column with the questions: text, or chats that consist of one user message."""
     answer_column: Text = "answer"
-    """Name of the column with the gold answers (text or numbers)."""
+    """Name of the column with the gold answers (text or numbers). In a column of mappings, a key follows a period:
+    `reward_model.ground_truth`."""
     answer_after: Text | None = None
     """Marker in the answer column, such as "####". The gold answer is the text after the last marker. Default: the
     entire text is the answer."""
@@ -142,13 +143,8 @@ def load_rows(
     def checked(row: Any, where: str) -> dict[str, str]:
         if not isinstance(row, Mapping):
             raise InputError(f"{where} must be a mapping of columns, not {shortened(row)}")
-        for column in (question_column, answer_column):
-            if column not in row:
-                columns = ", ".join(map(repr, row)) or "nothing"
-                hint = "set question_column and answer_column to the names of the columns"
-                raise InputError(f"{where} has no column {column!r}; it has {columns} ({hint})")
-        question = own_text(row[question_column], f"{where}: {question_column}")
-        answer = own_text(row[answer_column], f"{where}: {answer_column}", numbers=True)
+        question = own_question(_value(row, question_column, where), f"{where}: {question_column}")
+        answer = own_text(_value(row, answer_column, where), f"{where}: {answer_column}", numbers=True)
         if answer_after:
             before, marker, answer = answer.rpartition(answer_after)
             if not answer.strip() or not marker:
@@ -194,6 +190,32 @@ def in_order(rows: Sequence[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
     """Return the rows in an order that depends only on `seed` and their questions. The first rows in this order are for
     evaluation."""
     return sorted(rows, key=lambda row: hashlib.sha256(f"{seed}:{row['question']}".encode()).digest())
+
+
+def _value(row: Mapping[str, Any], column: str, where: str) -> Any:
+    """Return a column's value. In "reward_model.ground_truth", the first part is the column, which contains mappings."""
+    outer, _, inner = column.partition(".")
+    if column in row:
+        return row[column]
+    if inner and isinstance(row.get(outer), Mapping):
+        return _value(row[outer], inner, f"{where}: {outer}")
+    columns = ", ".join(map(repr, row)) or "nothing"
+    hint = "set question_column and answer_column to the names of the columns"
+    raise InputError(f"{where} has no column {column!r}; it has {columns} ({hint})")
+
+
+def own_question(value: object, where: str) -> str:
+    """Return a question from the user's own data: text, or a chat that consists of one message of the user. Raises
+    `InputError` if it is unusable."""
+    if isinstance(value, list) and value and all(isinstance(each, Mapping) and "role" in each for each in value):
+        if [each["role"] for each in value] != ["user"]:
+            roles = ", ".join(str(each["role"]) for each in value)
+            raise InputError(
+                f"{where} must be text or a single user message, but its messages are from {roles}; in Python, "
+                "rg_env.Environment accepts any chat as `prompt`"
+            )
+        value = value[0].get("content")
+    return own_text(value, where)
 
 
 def own_text(value: object, where: str, *, numbers: bool = False) -> str:
@@ -308,19 +330,21 @@ def _numbered(rows: Iterable[Any]) -> Iterator[_Located]:
 
 def _csv_rows(lines: list[str], name: str) -> Iterator[_Located]:
     csv.field_size_limit(max(csv.field_size_limit(), sum(map(len, lines))))
-    reader = csv.DictReader(lines, strict=True)
+    header = lines[0] if lines else ""  # spreadsheets in many languages separate columns with semicolons
+    delimiter = next((each for each in ";\t" if each in header and "," not in header), ",")
+    reader = csv.DictReader(lines, strict=True, delimiter=delimiter)
     read = 0
     try:
-        header = [*(reader.fieldnames or ())]
-        if repeated := [column for column in header if column.strip() and header.count(column) > 1]:
+        columns = [*(reader.fieldnames or ())]
+        if repeated := [column for column in columns if column.strip() and columns.count(column) > 1]:
             raise InputError(f"{name}: line 1 has the column {shortened(repeated[0])} twice: rename or remove one")
         read = reader.line_num
         for row in reader:
             read = reader.line_num
             place = f"line {read}"
             if None in row or None in row.values():
-                counts = f"more or fewer columns than the header, which has {len(header)}"
-                yield place, InputError(f"{name}: {place} has {counts}: quote text that contains commas")
+                counts = f"more or fewer columns than the header, which has {len(columns)}"
+                yield place, InputError(f"{name}: {place} has {counts}: quote text that contains {delimiter!r}")
             else:
                 yield place, row
     except csv.Error as error:  # an open quote may extend over many lines
@@ -335,6 +359,9 @@ def _json_rows(lines: list[str], name: str) -> Iterable[_Located]:
         if isinstance(rows := _json("".join(lines), name, 1), InputError):
             raise rows
         return _numbered(rows)
+    if first.strip() == "{" and isinstance(found := _json("".join(lines), name, 1), Mapping):
+        keys = ", ".join(map(repr, found))
+        raise InputError(f"{name} is a single JSON object with {keys}: save its rows as a list, or one on each line")
     # If the line break were kept, an error at the end of a line would be reported on the next line.
     filled = ((number, line.rstrip()) for number, line in enumerate(lines, 1) if line.strip())
     return ((f"line {number}", _json(line, name, number)) for number, line in filled)
