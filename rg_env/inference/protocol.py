@@ -236,3 +236,16 @@ def context_length(config: Any, tokenizer: Any) -> int:
     positions (Bloom, MPT), it is the tokenizer's limit or, if that is unlimited, `_UNLIMITED`."""
     length = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
     return int(length or min(tokenizer.model_max_length, _UNLIMITED))
+
+
+def kv_width(config: Any) -> int:
+    """Return the number of a model's key-value heads times the size of a head. If its layers differ, as in Gemma 4, the
+    result is the largest of all layers. It is 0 without attention, as for Mamba."""
+
+    def width(layer: Any) -> int:
+        heads = getattr(layer, "num_attention_heads", 0)
+        head = getattr(layer, "head_dim", None) or layer.hidden_size // max(heads, 1)
+        return int((getattr(layer, "num_key_value_heads", None) or heads) * head)
+
+    config = config.get_text_config(decoder=True)
+    return max(map(width, getattr(config, "per_layer_config", None) or [config]))

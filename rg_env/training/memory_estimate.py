@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from rg_env.inference.protocol import kv_width
 from rg_env.training.algorithms import LOGITS_PER_CHUNK
 
 STATE_BYTES = 16
@@ -51,10 +52,7 @@ class ModelShape:
     def of(cls, config: Any, parameters: int) -> "ModelShape":
         """Return the shape of a model with the transformers configuration `config`."""
         config = config.get_text_config(decoder=True)
-        heads = config.num_attention_heads
-        head = getattr(config, "head_dim", None) or config.hidden_size // heads
-        kv_heads = getattr(config, "num_key_value_heads", None) or heads
-        return cls(parameters, config.num_hidden_layers, config.hidden_size, config.vocab_size, kv_heads * head)
+        return cls(parameters, config.num_hidden_layers, config.hidden_size, config.vocab_size, kv_width(config))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from transformers import AutoConfig
 
 from rg_env.inference.embedded.engine import Sampler
 from rg_env.inference.protocol import Sampling
@@ -38,6 +39,20 @@ def test_each_term() -> None:
     assert estimate(shape, **sizes, reference=True).state == 20_000
     sent = estimate(shape, micro_batch=0, tokens=0, logit_tokens=0, adapter_parameters=1, frozen_bytes=2, nccl=True)
     assert sent.total == 2_012 + 2 * 2_000
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "kv_width"),
+    [
+        ("qwen2", {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2}, 16),
+        ("gemma4_text", {"num_key_value_heads": 2, "head_dim": 8, "global_head_dim": 32}, 64),
+        ("mamba", {}, 0),
+    ],
+)
+def test_the_shape_of_any_model(kind: str, config: dict[str, Any], kv_width: int) -> None:
+    """The layers of Gemma 4 differ, and Mamba has no attention."""
+    shape = ModelShape.of(AutoConfig.for_model(kind, num_hidden_layers=2, **config), 1000)
+    assert (shape.parameters, shape.layers, shape.kv_width) == (1000, 2, kv_width)
 
 
 class Peak(TorchDispatchMode):

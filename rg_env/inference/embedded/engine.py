@@ -28,7 +28,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, StopStringCri
 from rg_env.errors import EngineError, InputError
 from rg_env.inference.chat_templates import end_ids, require_chat_template
 from rg_env.inference.embedded.kv_cache import GrowingCache, decoding_attention
-from rg_env.inference.protocol import Completion, Engine, Sampling, context_length
+from rg_env.inference.protocol import Completion, Engine, Sampling, context_length, kv_width
 
 _CACHE_BLOCK = 64  # initial cache capacity beyond the prompt, in tokens; it grows as needed
 _SHARED_FROM_TOKENS = 16  # computing a shorter start apart would cost as much as it saves
@@ -44,9 +44,7 @@ def sequences_that_fit(model: PreTrainedModel, tokens: int, most: int) -> int:
     """Return the number of completions of `tokens` tokens whose keys and values fit in a quarter of the free memory
     of a CPU: a power of two of at most `most`, and at least 16."""
     config = model.config.get_text_config(decoder=True)
-    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    each = 2 * config.num_hidden_layers * heads * head * model.dtype.itemsize * tokens
+    each = 2 * config.num_hidden_layers * kv_width(config) * model.dtype.itemsize * tokens
     room = psutil.virtual_memory().available // 4
     return max(
         (size for size in (2**power for power in range(4, 20)) if size <= most and size * each <= room), default=16
@@ -85,7 +83,9 @@ class EmbeddedEngine(Engine):
         self.max_context = context_length(model.config, tokenizer)
         self._base = model.get_base_model() if hasattr(model, "peft_config") else model
         self._accepted = inspect.signature(type(self._base).forward).parameters  # not wrapped by accelerate
-        self._cache_name = "cache" if "cache" in self._accepted else "past_key_values"  # renamed in transformers 5.24
+        # Renamed to "cache" in transformers 5.24. Mamba models have a name of their own.
+        names = ("cache", "past_key_values", "cache_params")
+        self._cache_name = next((name for name in names if name in self._accepted), "")
         self.max_batch_size = max_batch_size
         self.end_ids = end_ids(model, tokenizer)
         self._tokenizer = tokenizer
@@ -156,7 +156,7 @@ class EmbeddedEngine(Engine):
         """Return the reason this engine cannot generate with the model, or None. Some models keep their state outside
         transformers' cache, or derive positions from padding, so a few tokens are generated and compared with a forward
         pass without cache or padding."""
-        if self._cache_name not in self._accepted:
+        if not self._cache_name:
             return "its forward pass does not accept a cache"
         ids = tokenizer("What is 2 + 3? Think step by step.")["input_ids"][: _TRIAL_TOKENS[1]]
         short = ids[: _TRIAL_TOKENS[0]]
