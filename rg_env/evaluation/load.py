@@ -21,6 +21,7 @@ from rg_env.core.config.files import COMMAND_LINE, Document, overridden, read_co
 from rg_env.core.config.parsing import Problem, config_error, parse_config
 from rg_env.core.run_folder import model_path_problem
 from rg_env.core.tasks.task_table import load_table
+from rg_env.core.text import listed
 from rg_env.evaluation.config import TASKS_BY_NAME, EvalConfig, EvalModel, run_of
 from rg_env.evaluation.labels import entry_problems, name_problems
 from rg_env.tiny import TINY
@@ -179,6 +180,9 @@ def _sampling(config: EvalConfig) -> Iterator[Problem]:
 def _required(config: EvalConfig) -> Iterator[Problem]:
     if not config.names and not any(run_of(each.model) for each in config.models.values()):
         found = [Problem(("models",), problem) for problem in path_problems(config.models.values())]
+        absent = [each.model for each in config.models.values() if not each.url and not os.path.exists(each.model)]
+        absent = [name for name in absent if name != TINY]
         required = Problem(("tasks",), "is required: list at least one task, or set data (there is a default only for "
-                      "checkpoints of a training run: the run's tasks)")  # fmt: skip
+                      "checkpoints of a training run: the run's tasks"
+                      f"{f'; {listed(absent)}: no such folder' if absent else ''})")  # fmt: skip
         yield from found or [required]

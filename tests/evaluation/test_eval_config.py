@@ -60,6 +60,7 @@ def test_the_tiny_policy_is_evaluated_on_its_own_task_sizes() -> None:
     ("overrides", "message"),
     [
         (["models=tiny"], "tasks: is required: list at least one task, or set data (there"),
+        (["models={a: tiny, b: out}"], "a training run: the run's tasks; out: no such folder)"),
         (["models=tiny", "data=x.csv", "tasks.x={task: maze}"], "tasks.x = {'task': 'maze'} @ command line: is the"),
         (["tasks=maze"], "models: is required"),
         (["models=[a/b, a/b]", "tasks=maze"], "two models would have the same name"),

@@ -84,7 +84,7 @@ def problems(config: TrainConfig, processes: int = 1) -> Iterator[Problem]:
         yield _at("hub.every", f"must be a multiple of output.save_every ({save_every}); try {least}")
     steps, has_warmup = config.training_for().max_steps, training.lr_scheduler_type != "constant"
     if has_warmup and config.training_for().warmup_steps > steps:
-        yield _at("training.warmup_steps", f"exceeds the run's {counted(steps, 'step')}")
+        yield _at("training.warmup_steps", f"exceeds the run's {counted(steps, 'step')}: use at most {steps}")
     packages: list[tuple[str, str]] = [("logging.report_to", service) for service in config.logging.report_to]
     packages += [("training.optim", "bitsandbytes")] if training.optim.endswith("8bit") else []
     packages += [("training.use_liger_kernel", "liger-kernel")] if training.use_liger_kernel else []
