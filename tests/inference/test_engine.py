@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from model_families import FAMILIES, random_model, supports_sdpa
+from model_families import FAMILIES, SMALL, random_model, supports_sdpa
+from transformers import Mamba2Config
 
 from rg_env.errors import EngineError, InputError
 from rg_env.inference.embedded.engine import EmbeddedEngine, Sampler, sequences_that_fit
@@ -59,6 +60,15 @@ def test_logprobs_match_a_direct_forward_pass(
         for prompt, got in zip(repeated, engine.generate(repeated, Sampling(max_tokens=24)), strict=True):
             check_logprobs(model, prompt, got)
     assert model.config._attn_implementation == attention
+
+
+def test_a_model_without_attention(tokenizer: Any, prompts: list[list[int]]) -> None:
+    """Mamba 2 takes its cache as `cache_params`, and has neither keys nor values."""
+    model = random_model(Mamba2Config(**SMALL, num_heads=8, head_dim=16, n_groups=1))
+    engine = EmbeddedEngine(model, tokenizer, seed=0)
+    for prompt, got in zip(prompts, engine.generate(prompts, Sampling(max_tokens=8)), strict=True):
+        check_logprobs(model, prompt, got)
+    assert sequences_that_fit(model, 1000, 512) == 512
 
 
 def test_texts_in_stop_end_a_completion(engine: EmbeddedEngine, tokenizer: Any, prompts: list[list[int]]) -> None:

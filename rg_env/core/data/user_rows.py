@@ -193,7 +193,7 @@ def in_order(rows: Sequence[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
 
 
 def _value(row: Mapping[str, Any], column: str, where: str) -> Any:
-    """Return a column's value. In "reward_model.ground_truth", the first part is the column, which contains mappings."""
+    """Return a column's value. In "reward_model.ground_truth", the first part is the name of a column of mappings."""
     outer, _, inner = column.partition(".")
     if column in row:
         return row[column]
