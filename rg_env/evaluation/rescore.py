@@ -133,6 +133,8 @@ class _Lookup:
         self.failed: dict[_Key, str] = {}
 
     def run(self, progress: Progress) -> None:
+        if not self._wanted:  # "entries 0 of 0" would be confusing
+            return
         bar = progress.add_task("entries", total=len(self._wanted))
         with ThreadPoolExecutor(max(1, min(8, os.cpu_count() or 1))) as pool:
             futures = {pool.submit(entries_for, task, json.loads(config), questions): (task, config)

@@ -1,7 +1,9 @@
 """Existing replies: the formats of their files, their entries, and the results."""
 
 import csv
+import io
 import json
+import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 import pyarrow
 import pytest
 from pyarrow import parquet
+from rich.console import Console
 
 import rg_env
 from rg_env.cli.main import run as rg_env_command
@@ -148,6 +151,18 @@ def test_seed_and_index_name_an_entry(tmp_path: Path) -> None:
     rows = [{"task": "gcd", "seed": 45, "size": 2, "index": 0, "reply": RIGHT}]
     _, [record] = _scored(_lines(tmp_path / "a.jsonl", rows))
     assert (record["question"], record["status"]) == (LIBRARY_GCD, "correct")
+
+
+@pytest.mark.parametrize(
+    ("given", "bars"),
+    [({"entry": GCD}, ["replies 1 of 1"]), ({"seed": 45, "size": 2, "index": 0}, ["entries 1 of 1", "replies 1 of 1"])],
+)
+def test_the_search_for_entries_is_shown_if_there_is_one(
+    tmp_path: Path, given: dict[str, Any], bars: list[str]
+) -> None:
+    output = io.StringIO()
+    _scored(_lines(tmp_path / "a.jsonl", [{"task": "gcd", "reply": RIGHT, **given}]), console=Console(file=output))
+    assert re.findall(r"\w+ \d+ of \d+", " ".join(output.getvalue().split())) == bars
 
 
 def test_questions_that_rg_env_leaves_out_are_counted_apart(tmp_path: Path) -> None:

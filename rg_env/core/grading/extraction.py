@@ -22,8 +22,7 @@ A server with a reasoning parser separates the thinking from the answer.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 _TAG = re.compile(r"</?(?:answer|think)>")
 _LABEL = re.compile(r"\banswer\b\W{0,6}(?:is\b|:)[\s*:]*", re.IGNORECASE)
@@ -32,8 +31,7 @@ _BLANKS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0" + "".join
 """Printable characters without a visible form: fillers, the blank Braille pattern and variation selectors."""
 
 
-@dataclass(frozen=True)
-class Extraction:
+class Extraction(NamedTuple):
     """Result of an extraction. `answer` is the stripped text between the tags, or None if `status` is not "ok"."""
 
     status: Literal["ok", "no_answer"]
@@ -107,6 +105,8 @@ def _last_boxed(text: str) -> str:
 
 def _is_visible(text: str) -> bool:
     """Whether any character is visible, unlike spaces, control characters and zero-width characters."""
+    if "!" <= text[:1] <= "~":  # true for nearly all answers
+        return True
     return any(sign.isprintable() and sign != " " and sign not in _BLANKS for sign in text)
 
 
@@ -141,4 +141,4 @@ def _content_text(content: Any) -> str:
 
 
 def _get(item: Any, key: str) -> Any:
-    return item.get(key) if isinstance(item, Mapping) else getattr(item, key, None)
+    return item.get(key) if isinstance(item, (dict, Mapping)) else getattr(item, key, None)

@@ -25,7 +25,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -62,8 +62,7 @@ _logger = logging.getLogger(__name__)
 _logged: set[tuple[str, str]] = set()
 
 
-@dataclass(frozen=True)
-class Score:
+class Score(NamedTuple):
     """A completion's score and status."""
 
     value: float
@@ -229,20 +228,20 @@ def _row(info: Mapping[str, Any] | str) -> _Row:
     """Parse `info`. Raises `InputError` if `info` is invalid."""
     if isinstance(info, str):
         info = _object(info, "info")
-    if not isinstance(info, Mapping):
+    if not isinstance(info, (dict, Mapping)):  # the check for a dict is much faster
         raise InputError(f"a row's info must be a mapping or JSON text, not {shortened(info)}")
-    for key in ("rg_task", "config", "entry"):
-        if key not in info:
-            raise InputError(f"a row's info lacks {key!r}; it has {sorted(map(str, info))}")
-    task, grading = info["rg_task"], info.get("grading", "hardened")
+    try:
+        task, config, entry, grading = info["rg_task"], info["config"], info["entry"], info.get("grading", "hardened")
+    except KeyError as error:
+        raise InputError(f"a row's info lacks {error}; it has {sorted(map(str, info))}") from None
     if not isinstance(task, str) or task not in load_table():
         raise unknown_name("task", task, load_table())
     if grading not in _GRADINGS:
         raise unknown_name("grading", grading, _GRADINGS)
-    config, entry = (
-        each if isinstance(each, str) else json.dumps(each, default=repr, skipkeys=True)
-        for each in (info["config"], info["entry"])
-    )
+    if not isinstance(config, str):
+        config = json.dumps(config, default=repr, skipkeys=True)
+    if not isinstance(entry, str):
+        entry = json.dumps(entry, default=repr, skipkeys=True)
     found = _object(entry, "info['entry']")
     if not isinstance(found.get("metadata"), dict) or "answer" not in found:
         raise InputError(f"info['entry'] of a {task} row lacks 'answer' or 'metadata'")
@@ -268,6 +267,8 @@ def _ungraded(answer: str | None, gold: str, task: str, entry: Mapping[str, Any]
     """Return the score for a completion that never reaches a grader, or None for any other completion."""
     if answer is None:
         return Score(0.0, None, "no_answer", task)
+    if len(answer) <= MAX_ANSWER_CHARS:
+        return None
     most = max(MAX_ANSWER_CHARS, 2 * len(gold))
     if len(answer) > most and entry is not None:
         most = max(most, longest_answer(task, entry))
@@ -286,7 +287,7 @@ def _scored(extraction: Extraction, row: _Row) -> Score:
         found = _ungradable(row.task, answer, fault)
     if is_user_task(row.task):
         is_wrong = row.grading == "hardened" and found.status == "partial"
-        found = replace(Score(0.0, answer, "wrong", row.task) if is_wrong else found, progress=found.value)
+        found = (Score(0.0, answer, "wrong", row.task) if is_wrong else found)._replace(progress=found.value)
     return found
 
 

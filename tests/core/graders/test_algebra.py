@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 import sympy
 from grader_cases import entry
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rg_env.core.grading.graders import grade
@@ -48,6 +48,18 @@ def test_every_root_is_required_once(roots: list[Fraction], complex_pair: bool) 
     right = [str(root) for root in sorted(set(roots))]
     for values, worth in ((right, 1), (right[1:], 0), ([*right, right[0]], 0), ([*right[1:], "7"], 0)):
         assert grade("polynomial_equations", {}, item, ", ".join(values)) == worth
+
+
+@settings(max_examples=40)
+@given(st.lists(st.integers(-9, 9), min_size=2, max_size=6).filter(any))
+def test_irrational_roots_are_required_once(coefficients: list[int]) -> None:
+    """The same holds for the roots of random polynomials, which are mostly irrational."""
+    polynomial = sympy.Poly(coefficients, sympy.Symbol("x"))
+    roots = [root for root, _ in polynomial.real_roots(multiple=False)] if polynomial.degree() > 0 else []
+    right = [f"{float(root):.6f}" for root in roots]
+    item = entry("", polynomial_expr=str(polynomial.as_expr()), variable="x", real_solutions=[])
+    for values, worth in ((right, 1), (right[1:], not right), ([*right, "99"], 0)):
+        assert grade("polynomial_equations", {}, item, ", ".join(values) or "none") == worth
 
 
 VALUES_AT_3 = dict(

@@ -33,6 +33,12 @@ def test_any_text_is_a_literal_or_unreadable(text: str) -> None:
     assert json.dumps(forms.attempt(forms.literal, text), allow_nan=False)
 
 
+@given(st.from_regex(r"-?[0-9]{1,30}(\.[0-9]{0,30})?([eE][+-]?[0-9]{1,4})?", fullmatch=True))
+def test_plain_numbers_have_their_decimal_value(text: str) -> None:
+    exponent = int(text.lower().partition("e")[2] or 0)
+    assert forms.attempt(forms.number, text) == (Fraction(text) if abs(exponent) <= 400 else None)
+
+
 @pytest.mark.parametrize(
     ("read", "text", "value"),
     [

@@ -15,7 +15,7 @@ from rg_env.core.grading.graders.common import Grader
 from rg_env.core.grading.graders.forms import Unreadable, candidates
 from rg_env.core.grading.graders.gold import SOLVED_TASKS, STORED_ELSEWHERE, corrected
 from rg_env.core.grading.graders.gold import gold_answer as gold_answer
-from rg_env.core.grading.graders.written_out import result_is_right
+from rg_env.core.grading.graders.written_out import ends_in_word, result_is_right
 from rg_env.core.tasks.task_table import shipped_table
 
 _SHARED: Mapping[Grader, str] = {
@@ -76,7 +76,7 @@ def grade(
     """
     grader = GRADERS[task]
     entry = corrected(task, entry, config)
-    if task in ROUNDED:
+    if task in ROUNDED and ("\\" in answer or not answer.isascii()):
         answer = re.sub(r"≈|\\approx(?![a-z])", "=", answer)
     best = 0.0
     texts = candidates(answer, label=task not in COMPOSED, quotes=task not in QUOTED, brackets=task not in BRACKETED)
@@ -92,7 +92,7 @@ def grade(
         if value >= 1.0:
             return 1.0
         best = max(best, value)
-    if task in WRITTEN_OUT and ("=" in answer or "\\" in answer or texts[-1][-1:].isalpha()):
+    if task in WRITTEN_OUT and ("=" in answer or "\\" in answer or ends_in_word(texts[-1])):
         question = str(entry.get("question", ""))
         if any(result_is_right(text, question, lambda part: value_of(part) >= 1.0) for text in texts):
             return 1.0

@@ -4,6 +4,8 @@ import importlib
 import re
 from collections.abc import Callable, Collection
 from fractions import Fraction
+from functools import lru_cache, partial
+from itertools import pairwise
 
 from rg_env.core.grading.graders import forms
 from rg_env.core.grading.graders.calculus import Integrand, is_antiderivative
@@ -42,18 +44,19 @@ _COMPLEX = re.compile(
     rf"(?:(?P<real>[+-]?{_DECIMAL})(?P<imaginary>[+-]{_IMAGINARY})?"
     rf"|(?P<first>[+-]?{_IMAGINARY})(?P<second>[+-]{_DECIMAL})?)"
 )
+_SPLIT_NUMBER = re.compile(r"\d\s+\d")
 
 
 def _complex(text: str) -> Complex:
     """Parse a complex value, such as `3 - 2i`, `-2.0i + 3`, `(3-2j)`, `7` or `-i`. Calculations are rejected."""
     text = forms.plain_thousands(forms.plain_digits(text.strip())).lower()
-    if len(text) > _MAX_CHARS or re.search(r"\d\s+\d", text):
+    if len(text) > _MAX_CHARS or _SPLIT_NUMBER.search(text):
         raise Unreadable
-    text = re.sub(r"\s+", "", text).replace("+-", "-")
+    text = "".join(text.split()).replace("+-", "-")
     while text[:1] == "(" and text[-1:] == ")":
         text = text[1:-1]
     match = forms.matched(_COMPLEX, text)
-    coefficient = re.sub(r"\*?[ij]$", "", match["imaginary"] or match["first"] or "0i")
+    coefficient = (match["imaginary"] or match["first"] or "0i")[:-1].removesuffix("*")
     imaginary = forms.number(coefficient + "1" if coefficient in ("", "+", "-") else coefficient)
     return forms.number(match["real"] or match["second"] or "0"), imaginary
 
@@ -72,10 +75,10 @@ def complex_arithmetic(answer: str, entry: Entry, config: Config) -> float:
     """Accept the operation's result as `a + bi`, with the real and imaginary parts in either order. If the stored
     result is an inexact float, which can happen with large bounds, the exact result is also accepted."""
     value, metadata = _complex(answer), entry["metadata"]
+    if all(part == int(part) and abs(part) <= _EXACT_FLOATS for part in metadata["result"]):
+        return value == tuple(metadata["result"])
     numbers = (metadata[name] for name in ("num1", "num2", "result"))
     a, b, stored = ((Fraction(real), Fraction(imaginary)) for real, imaginary in numbers)
-    if all(part.denominator == 1 and abs(part) <= _EXACT_FLOATS for part in stored):
-        return value == stored
     return _close(value, stored) or _close(value, _computed(a, b, metadata["operation"]))
 
 
@@ -94,7 +97,7 @@ def antiderivative(answer: str, entry: Entry, config: Config) -> float:
     variable is `X`.
     """
     variable, source = str(entry["metadata"]["variable"]), str(entry["metadata"]["integrand"])
-    integrand = Integrand.of(parse(source, (variable,), bounded=False))
+    integrand = _integrand(source, variable)
     answer = answer[: MAX_CHARS + 1]  # longer answers are rejected
     if left := re.match(r"\s*(?:[FGIfgy]\s*(?:\(\s*[xX]\s*\)\s*)?|(?:∫|\\int)[^=]*)=", answer[:_MAX_CHARS]):
         answer = answer[left.end() :]
@@ -107,6 +110,11 @@ def antiderivative(answer: str, entry: Entry, config: Config) -> float:
     except Unreadable:
         formula = parse(text, (variable.swapcase(), *constants))
     return is_antiderivative(formula, integrand, either_case, constants, f"{source}\n{answer}")
+
+
+@lru_cache(maxsize=256)
+def _integrand(source: str, variable: str) -> Integrand:
+    return Integrand.of(parse(source, (variable,), bounded=False))
 
 
 def _with_constants_named(text: str, variables: Collection[str]) -> tuple[str, list[str]]:
@@ -168,14 +176,49 @@ def polynomial_equations(answer: str, entry: Entry, config: Config) -> float:
     """
     metadata = entry["metadata"]
     variable = str(metadata["variable"])
-    polynomial = parse_expanded(str(metadata["polynomial_expr"]), (variable,))
+    sequence = _sturm_sequence(str(metadata["polynomial_expr"]), variable)
     values = _values(answer, variable)
-    if not polynomial:  # the equation is 0 = 0, so every number is a root
+    if not sequence:  # the equation is 0 = 0, so every number is a root
         return values == sorted(Fraction(str(root)) for root in metadata["real_solutions"])
+    bound = Fraction(1 + sum(map(abs, sequence[0])))
+    n_roots = partial(_count_roots, sequence)
+    return len(values) == n_roots(-bound, bound) and _all_matched(values, n_roots)
+
+
+@lru_cache(maxsize=256)
+def _sturm_sequence(source: str, variable: str) -> list[list[int]]:
+    """Return the Sturm sequence of the polynomial's square-free part, or an empty list for the zero polynomial. Each
+    polynomial is a list of whole coefficients, starting with that of the highest power."""
+    polynomial = parse_expanded(source, (variable,))
+    if not polynomial:
+        return []
     sympy = importlib.import_module("sympy")  # imported here because the import takes a quarter of a second
     degrees = {(sum(power for _, power in monomial),): sympy.Rational(value) for monomial, value in polynomial.items()}
-    n_roots = sympy.Poly.from_dict(degrees, sympy.Symbol(variable)).count_roots
-    return len(values) == n_roots() and _all_matched(values, n_roots)
+    sequence = sympy.Poly.from_dict(degrees, sympy.Symbol(variable), domain="QQ").sturm()
+    return [list(map(int, each.clear_denoms()[1].all_coeffs())) for each in sequence]
+
+
+def _count_roots(sequence: list[list[int]], low: Fraction, high: Fraction) -> int:
+    """Count the distinct roots in the closed interval by Sturm's theorem."""
+    at_low, at_high = _values_at(sequence, low), _values_at(sequence, high)
+    return _sign_changes(at_low) - _sign_changes(at_high) + (at_low[0] == 0)
+
+
+def _values_at(sequence: list[list[int]], point: Fraction) -> list[int]:
+    """Evaluate each polynomial, multiplied by a positive number so that the value is whole."""
+    above, below = point.as_integer_ratio()
+    values = []
+    for polynomial in sequence:
+        value, scale = 0, 1
+        for coefficient in polynomial:
+            value = value * above + coefficient * scale
+            scale *= below
+        values.append(value)
+    return values
+
+
+def _sign_changes(values: list[int]) -> int:
+    return sum((one < 0) != (other < 0) for one, other in pairwise(filter(None, values)))
 
 
 def _values(answer: str, variable: str) -> list[Fraction]:

@@ -117,9 +117,9 @@ def fraction_simplification(answer: str, entry: Entry, config: Config) -> float:
     above, slash, below = forms.plain_fraction(answer).partition("/")
     parts = forms.integer(above), forms.integer(below) if slash else 1
     metadata = entry["metadata"]
-    lowest = Fraction(metadata["numerator"], metadata["denominator"])
-    stored = (metadata["simplified_numerator"], metadata["simplified_denominator"])
-    return parts in (lowest.as_integer_ratio(), stored)
+    if parts == (metadata["simplified_numerator"], metadata["simplified_denominator"]):
+        return 1.0
+    return parts == Fraction(metadata["numerator"], metadata["denominator"]).as_integer_ratio()
 
 
 def gsm_symbolic(answer: str, entry: Entry, config: Config) -> float:
@@ -162,12 +162,12 @@ def number_format(answer: str, entry: Entry, config: Config) -> float:
     """Accept the requested candidate in any notation, rounded to at least three decimal places. The answer must be
     closer to the requested candidate than to any other."""
     value, metadata = forms.number(answer), entry["metadata"]
-    gold = Fraction(str(metadata["solution"]))
+    gold = forms.stored_number(str(metadata["solution"]))
     distance = abs(value - gold)
     if distance > _HALF_A_THOUSANDTH:  # candidates have three decimal places, some with floating-point noise
         return 0.0
-    others = {Fraction(str(candidate)) for candidate in metadata["candidates"]} - {gold}
-    return all(distance < abs(value - other) for other in others)
+    others = (forms.stored_number(str(candidate)) for candidate in metadata["candidates"])
+    return not distance or all(other == gold or distance < abs(value - other) for other in others)
 
 
 def power_function(answer: str, entry: Entry, config: Config) -> float:
@@ -176,12 +176,13 @@ def power_function(answer: str, entry: Entry, config: Config) -> float:
     The library's questions write a negative base without brackets. `-3^2` is -9 by the usual precedence, but the
     library expects 9, so both are accepted. The questions of rg_env's rows have brackets.
     """
-    value, gold = attempt(forms.number, answer), forms.number(entry["answer"])
+    value, gold = attempt(forms.number, answer), forms.stored_number(entry["answer"])
     if value is None:
         value = _scientific(answer)
     if value < 0 < gold and NEGATIVE_BASE.search(entry["question"]):
         value = -value
-    if value == gold or abs(value - gold) > abs(gold) / 50:  # rounding would take four times as long
+    (a, b), (c, d) = value.as_integer_ratio(), gold.as_integer_ratio()
+    if a * d == b * c or 50 * abs(a * d - b * c) > b * abs(c):  # differs by more than 2%; rounding takes much longer
         return value == gold
     return not _rounded(value, _POWER_FIGURES).isdisjoint(_rounded(gold, _POWER_FIGURES))
 
@@ -230,8 +231,9 @@ def prime_factorization(answer: str, entry: Entry, config: Config) -> float:
     product = (right if equals else answer).strip().rstrip("×*·⋅")
     if _PLAIN_PRODUCT.fullmatch(product):  # a fast path for the usual notation
         return sorted(map(int, re.findall(r"\d+", product))) == sorted(wanted)
-    if attempt(forms.integer, product) == number:
-        return wanted == [number]
+    whole = attempt(forms.integer, product)
+    if whole == number or (whole is not None and "," not in product):  # a product of one factor
+        return wanted == [whole]
     if "," in product and (listed := attempt(forms.numbers, product)):
         return len(listed) == len(wanted) and sorted(listed) == sorted(wanted)
     given: Counter[Fraction] = Counter()

@@ -30,7 +30,7 @@ from functools import reduce
 from itertools import pairwise
 from typing import Literal
 
-from rg_env.core.grading.graders.expressions import Node
+from rg_env.core.grading.graders.expressions import Node, fraction
 
 Ball = tuple[float, float]
 """Midpoint and radius."""
@@ -283,7 +283,7 @@ def _compiled(node: Node) -> Fraction | Function:
 
 def _number(text: str) -> Fraction | Function:
     whole, point, decimals = text.partition(".")
-    value = Fraction(text.removesuffix("."))
+    value = fraction(text.removesuffix("."))
     if not point or len((whole + decimals).strip("0")) < _DOUBLE_DIGITS:
         return value
     middle, radius = of_fraction(value)

@@ -42,7 +42,7 @@ def word(answer: str, entry: Entry, config: Config) -> float:
 
 def exact_number(answer: str, entry: Entry, config: Config) -> float:
     """Accept the stored decimal number in any notation."""
-    return forms.number(answer) == forms.number(str(entry["answer"]))
+    return forms.number(answer) == forms.stored_number(str(entry["answer"]))
 
 
 def fraction(answer: str, entry: Entry, config: Config) -> float:

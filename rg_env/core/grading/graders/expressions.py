@@ -196,12 +196,17 @@ def _joined(kind: str, parts: list[Node]) -> Node:
     return parts[0] if len(parts) == 1 else (kind, *parts)
 
 
+def fraction(digits: str) -> Fraction:
+    """Return the value of a number's digits, which may have a decimal point."""
+    return Fraction(int(digits) if digits.isdecimal() else digits)
+
+
 def exact(node: Node, values: Mapping[str, Fraction] | None = None) -> Fraction:
     """Evaluate a tree of numbers, names in `values` and the four arithmetic operations. Raises ValueError for any other
     node."""
     match node:
         case ("number", text):
-            return Fraction(text)
+            return fraction(text)
         case ("name", name) if values and name in values:
             return values[name]
         case ("negative", operand):

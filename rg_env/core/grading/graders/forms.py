@@ -11,6 +11,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from itertools import accumulate, chain
 from typing import Any, TypeVar
 
@@ -52,7 +53,7 @@ _NUMBER = re.compile(
     r"[+-]?(?=\.?\d)(?:\d+|\d{1,3}(?:,\d{3})+|\d{1,3}(?:_\d{3})+|\d{1,3}(?:[ \u00a0\u2009\u202f]\d{3})+)?"
     r"(?:\.\d*)?(?:[eE]([+-]?\d{1,4}))?"
 )
-_PLAIN_NUMBER = re.compile(r"(-?[0-9]+)(?:\.([0-9]*))?")
+_PLAIN_NUMBER = re.compile(r"(-?[0-9]+)(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]{1,4}))?")
 _LITERAL_TOKEN = re.compile(
     r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,4})?"""
     r"|(?:True|False|None|true|false|null)\b|\S",
@@ -229,7 +230,7 @@ def plain_digits(text: str) -> str:
 
 def plain_thousands(text: str) -> str:
     r"""Return `text` with LaTeX thousands separators (`1{,}234`, `1\,234`) replaced by plain commas."""
-    return _THOUSANDS.sub(",", text)
+    return _THOUSANDS.sub(",", text) if "\\" in text or "{" in text else text
 
 
 def ungrouped(text: str) -> str:
@@ -243,12 +244,23 @@ def number(text: str) -> Fraction:
     if len(text) > _MAX_DIGITS:
         raise Unreadable
     if plain := _PLAIN_NUMBER.fullmatch(text):  # matches nearly all answers, ten times as fast as `_NUMBER`
-        whole, decimals = plain.groups()
-        return Fraction(int(whole + decimals), 10 ** len(decimals)) if decimals else Fraction(int(whole))
+        whole, decimals, exponent = plain.groups("")
+        if not decimals and not exponent:
+            return Fraction(int(whole))
+        shift = int(exponent or 0) - len(decimals)
+        if abs(shift + len(decimals)) > _MAX_EXPONENT:
+            raise Unreadable
+        return Fraction(int(whole + decimals) * 10 ** max(0, shift), 10 ** max(0, -shift))
     text = plain_thousands(plain_digits(text))
     if abs(int(matched(_NUMBER, text)[1] or 0)) > _MAX_EXPONENT:
         raise Unreadable
     return Fraction(re.sub(r"[,_\s]", "", text))
+
+
+@lru_cache(maxsize=1024)
+def stored_number(text: str) -> Fraction:
+    """Parse a number from an entry, like `number`. The result is cached for all answers to the same question."""
+    return number(text)
 
 
 def integer(text: str) -> int:
@@ -263,8 +275,8 @@ def integer(text: str) -> int:
 
 def plain_fraction(text: str) -> str:
     r"""Return `text` with a LaTeX fraction (`\frac{3}{4}`), or a fraction with a Unicode slash, rewritten as `3/4`."""
-    text = text.strip().translate(str.maketrans("\N{FRACTION SLASH}\N{DIVISION SLASH}", "//"))
-    latex = _FRACTION.fullmatch(text)
+    text = text.strip().replace("\N{FRACTION SLASH}", "/").replace("\N{DIVISION SLASH}", "/")
+    latex = _FRACTION.fullmatch(text) if "\\" in text else None
     return "{}{}/{}".format(*latex.groups()) if latex else text
 
 

@@ -46,6 +46,12 @@ def result_is_right(answer: str, question: str, is_right: Callable[[str], bool])
     return all(_has_value(step, value) or _is_from(step, question) or is_right(step) for step in steps)
 
 
+def ends_in_word(text: str) -> bool:
+    """Whether the last word ends in a letter and does not start with a digit, like a unit after a space but unlike
+    `2i`."""
+    return text[-1:].isalpha() and not text.split()[-1][0].isdigit()
+
+
 def _is_counted(name: str, question: str) -> bool:
     words = f" {_singular(name)} "
     return any(words in f" {_singular(counted)} " for counted in _COUNTED.findall(question))
