@@ -80,8 +80,6 @@ WRAPPINGS: dict[str, Wrapping] = {
     "bold sentence": _around("The answer is **", "**."),
     "label of a box": _box(r"Answer: \boxed{", "}"),
 }
-LABELS = tuple(name for name in WRAPPINGS if "answer" in name or "label" in name or "sentence" in name)
-"""Wrappings that label the text as the answer. Labels suit only single values; `COMPOSED` tasks do not accept them."""
 
 
 def taken(
@@ -98,7 +96,4 @@ def taken(
             if answer is not None:
                 tried += 1
                 refused[name] += grade(task, config, entry, answer) < 1.0
-    names = [name for name in WRAPPINGS if refused[name]]
-    if set(LABELS) <= set(names):
-        names = ["all labels", *(name for name in names if name not in LABELS)]
-    return 1 - refused.total() / max(1, tried), names
+    return 1 - refused.total() / max(1, tried), [name for name in WRAPPINGS if refused[name]]

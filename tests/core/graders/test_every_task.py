@@ -11,7 +11,7 @@ import pytest
 from audit.__main__ import SLOW
 from audit.disagreements import DISAGREEMENTS, explanation
 from audit.honest import compare
-from audit.wrappings import LABELS, WRAPPINGS, taken
+from audit.wrappings import WRAPPINGS, taken
 from data_files import data
 from grader_cases import entries, entry
 from hypothesis import given, settings
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from rg_env.core.grading.audit import kept
 from rg_env.core.grading.extraction import Extraction
-from rg_env.core.grading.graders import COMPOSED, GRADERS, gold_answer, grade
+from rg_env.core.grading.graders import GRADERS, gold_answer, grade
 from rg_env.core.grading.graders.gold import STORED_ELSEWHERE
 from rg_env.core.grading.scoring import MAX_ANSWER_CHARS, Score, score_extraction
 from rg_env.core.tasks.task_table import load_table
@@ -145,14 +145,13 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "bf": LISTS,  # a program may print brackets
     "codeio": (*QUOTES, *LISTS),  # quotes turn a value into a string, and brackets into a list
 }
-"""Wrappings that change an answer's meaning, by task. Labels are for single values only, so `COMPOSED` tasks refuse
-them too."""
+"""Wrappings that change an answer's meaning, by task."""
 
 
 @each_task
 def test_a_right_answer_is_right_in_every_wrapping(task: str) -> None:
-    """Gold answers are correct in all wrappings, except those in `REFUSED` and labels in `COMPOSED` tasks."""
-    refused = (*REFUSED.get(task, ()), *(LABELS if task in COMPOSED else ()))
+    """Gold answers are correct in all wrappings, except those in `REFUSED`."""
+    refused = REFUSED.get(task, ())
     tried = 0
     for item in entries(task):
         gold = (gold_answer(task, item) or "").strip()
@@ -176,7 +175,6 @@ def test_wrappings_that_change_the_meaning_are_refused_and_counted() -> None:
     share, names = taken("base_conversion", [entry("123456", target_base=10, target_repr="123456")])
     assert names == ["thousands {,}", r"thousands \,"]
     assert share == pytest.approx(1 - 2 / sum(wrapping("123456") is not None for wrapping in WRAPPINGS.values()))
-    assert taken("game_of_life", entries("game_of_life"))[1] == ["all labels"]
 
 
 PART_OF_THE_ANSWER = {

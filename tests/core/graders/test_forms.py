@@ -121,18 +121,21 @@ def test_wrapping(text: str, bare: str) -> None:
         *((r"\boxed{\mathrm{Yes}}.", "Yes"), ("“Yes”", "Yes"), ("'Yes'.", "Yes"), ('"Yes" and "No"', '"Yes" and "No"')),
         *(('"["a", "b"]"', '["a", "b"]'), ("[293]", "293"), ("[2, 3]", "[2, 3]"), ("[[1]]", "[[1]]"), ("[]", "[]")),
         *(('""', '""'), ("The answer is: **5**.", "5"), ("**Final answer:** 5", "5"), ("Answer: The answer is 5", "5")),
-        *(("The answers are 5", "The answers are 5"), ("My answer is unclear", "My answer is unclear")),
+        *(("The answers are 5", "5"), ("My answer is unclear", "My answer is unclear")),
+        *(("Total legs: **406**.", "406"), ("The number of legs is 406", "406"), ("There are 406", "406")),
+        *((text, text) for text in ("Total arms: 406", "Wrong answer: 5", "Not the answer: 5", "A = 5", "The = 5")),
         *((text, text) for text in ("Answer:", "...", "0.33...")),
         *(("5..", "5"), ("So the answer is 5.", "5"), ("Therefore, the answer is: 5", "5")),
     ],
 )
 def test_candidates_range_from_the_whole_text_to_the_bare_answer(text: str, bare: str) -> None:
     """The first candidate is the text itself, and the last one has no label, wrapping or final period."""
-    found = forms.candidates(text, label=True)
+    question = "How many legs are there?"
+    found = forms.candidates(text, question)
     assert (found[0], found[-1]) == (text, bare)
     assert forms.candidates(" It is.\n") == [" It is.\n", "It is.", "It is"]
     wrapped = 'The answer is "It is.".'
-    assert forms.candidates(wrapped, label=True) == [wrapped, '"It is.".', '"It is."', "It is."]
+    assert forms.candidates(wrapped, question) == [wrapped, '"It is.".', '"It is."', "It is."]
 
 
 @given(st.text(alphabet=" .`\\$*[]()\"'“”5x{},\n-", max_size=12) | st.text(max_size=8))

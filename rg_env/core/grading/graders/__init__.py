@@ -39,16 +39,6 @@ GRADERS: dict[str, Grader] = {
 """Each task's grader: the function named after the task, or a function shared by several tasks."""
 QUOTED = frozenset({"codeio"})
 """Tasks in which quotes around an answer turn it into a string, which is a different value."""
-COMPOSED = frozenset({
-    "ab", "arc_1d", "arc_agi", "binary_matrix", "boxnet", "cryptarithm", "futoshiki", "game_of_life", "graph_color",
-    "group_anagrams", "jugs", "kakurasu", "knight_swap", "knights_knaves", "list_functions", "manipulate_matrix",
-    "mini_sudoku", "modulo_grid", "n_queens", "number_filtering", "number_sorting", "palindrome_partitioning",
-    "path_star", "pool_matrix", "propositional_logic", "quantum_lock", "rearc", "rotate_matrix", "rubiks_cube",
-    "rush_hour", "shortest_path", "sokoban", "spiral_matrix", "string_splitting", "string_synthesis", "sudoku",
-    "survo", "tower_of_hanoi", "word_ladder", "word_sequence_reversal", "word_sorting",
-})  # fmt: skip
-"""Tasks whose answers are lists, grids, moves or claims rather than single values. A leading `The answer is` is not
-removed for these tasks."""
 BRACKETED = frozenset({"bf", "codeio", "intermediate_integration", "simple_integration"})
 """Tasks in which brackets around an answer change its value, belong to a program's output, or are parsed by the
 grader."""
@@ -76,10 +66,8 @@ def grade(
     """
     grader = GRADERS[task]
     entry = corrected(task, entry, config)
-    if task in ROUNDED and ("\\" in answer or not answer.isascii()):
-        answer = re.sub(r"≈|\\approx(?![a-z])", "=", answer)
-    best = 0.0
-    texts = candidates(answer, label=task not in COMPOSED, quotes=task not in QUOTED, brackets=task not in BRACKETED)
+    if task in ROUNDED and ("\\" in answer or "pprox" in answer or not answer.isascii()):
+        answer = re.sub(r"≈|\\approx(?![a-z])|\b[Aa]pproximately\b", "=", answer)
 
     def value_of(text: str) -> float:
         try:
@@ -87,15 +75,23 @@ def grade(
         except Unreadable:
             return 0.0
 
-    for text in texts:
+    best = value_of(answer)
+    if best >= 1.0:  # before the candidates are made, because most answers in a trained model's replies are bare
+        return 1.0
+    question = str(entry.get("question") or " ")
+    texts = candidates(answer, question, quotes=task not in QUOTED, brackets=task not in BRACKETED)
+    for text in texts[1:]:
         value = value_of(text)
         if value >= 1.0:
             return 1.0
         best = max(best, value)
-    if task in WRITTEN_OUT and ("=" in answer or "\\" in answer or ends_in_word(texts[-1])):
-        question = str(entry.get("question", ""))
-        if any(result_is_right(text, question, lambda part: value_of(part) >= 1.0) for text in texts):
-            return 1.0
+    may_be_written_out = task in WRITTEN_OUT and (
+        "=" in answer or "\\" in answer or "**" in answer or ends_in_word(texts[-1])
+    )
+    if may_be_written_out and any(
+        result_is_right(text, question, lambda part: value_of(part) >= 1.0) for text in texts
+    ):
+        return 1.0
     return best if partial_credit else 0.0
 
 

@@ -35,6 +35,9 @@ _CONSTANT = re.compile(
     rf"|[{_LETTERS}](?:_?\d{{1,2}}|_\{{\s*\w{{1,2}}\s*\}}|_[A-Za-z])?(?![A-Za-z0-9_({{\[])"
     r")"
 )
+_WHERE = re.compile(
+    r"[,;]?\s*\(?where \$?([A-Za-z])\$? is (?:an?|the) (?:arbitrary )?constant(?: of integration)?\)?\s*\.?\s*\Z"
+)
 _REPEATED = re.compile(r"constant[A-Z] +constant[A-Z]")
 """Matches adjacent constants, such as `C C`, which are rejected rather than treated as a product."""
 _MAX_CONSTANTS = 8
@@ -49,10 +52,11 @@ _SPLIT_NUMBER = re.compile(r"\d\s+\d")
 
 def _complex(text: str) -> Complex:
     """Parse a complex value, such as `3 - 2i`, `-2.0i + 3`, `(3-2j)`, `7` or `-i`. Calculations are rejected."""
-    text = forms.plain_thousands(forms.plain_digits(text.strip())).lower()
+    text = forms.plain_thousands(forms.plain_digits(text.strip())).lower().replace("\\,", "")
     if len(text) > _MAX_CHARS or _SPLIT_NUMBER.search(text):
         raise Unreadable
     text = "".join(text.split()).replace("+-", "-")
+    text = re.sub(r"\+\((-[\d.]+)\)(?=\*?[ij]$)", r"\1", text)  # `3 + (-2)i`
     while text[:1] == "(" and text[-1:] == ")":
         text = text[1:-1]
     match = forms.matched(_COMPLEX, text)
@@ -98,7 +102,7 @@ def antiderivative(answer: str, entry: Entry, config: Config) -> float:
     """
     variable, source = str(entry["metadata"]["variable"]), str(entry["metadata"]["integrand"])
     integrand = _integrand(source, variable)
-    answer = answer[: MAX_CHARS + 1]  # longer answers are rejected
+    answer = _WHERE.sub("", answer)[: MAX_CHARS + 1]  # longer answers are rejected
     if left := re.match(r"\s*(?:[FGIfgy]\s*(?:\(\s*[xX]\s*\)\s*)?|(?:∫|\\int)[^=]*)=", answer[:_MAX_CHARS]):
         answer = answer[left.end() :]
     either_case = variable, variable.swapcase()
@@ -224,8 +228,8 @@ def _sign_changes(values: list[int]) -> int:
 def _values(answer: str, variable: str) -> list[Fraction]:
     """Return the sorted numbers in a list such as `-0.5, 1/3`, `x = 1 or x = 2` or `[1, 2]`. The result is empty if the
     answer states that there are no roots."""
-    text = re.sub(r"\\text ?\{([^{}]*)\}|\\q?quad(?![a-z])|\$", r" \1 ", answer.translate(forms.SUBSCRIPTS))
-    text = text.strip().strip("[](){}\\").strip()
+    text = re.sub(r"\\text ?\{([^{}]*)\}|\\q?quad(?![a-z])|\\[,; ]|\$", r" \1 ", answer.translate(forms.SUBSCRIPTS))
+    text = re.sub(rf"^\s*{re.escape(variable)}\s*(?:∈|\\in\b)", "", text).strip().strip("[](){}\\").strip()
     if text.rstrip(".").lower() in _NO_ROOTS:
         return []
     if len(text) > _MAX_CHARS:
@@ -274,8 +278,8 @@ def simple_equations(answer: str, entry: Entry, config: Config) -> float:
     """Accept a number that solves the equation, with or without a leading `x =`."""
     variable = str(entry["metadata"]["variable"])
     left, right = (parse(side, (variable,), bounded=False) for side in entry["metadata"]["equation"].split("="))
-    name, equals, number = answer.rpartition("=")
-    if equals and name.strip() != variable:
+    name, equals, number = re.sub(r"\bis\b", "=", answer).rpartition("=")
+    if equals and not re.fullmatch(rf"(?i:(?:the )?value of )?{re.escape(variable)}|", name.strip()):
         return 0.0
-    value = {variable: forms.rational(number)}
+    value = {variable: forms.rational(forms.unwrap(number))}
     return exact(left, value) == exact(right, value)

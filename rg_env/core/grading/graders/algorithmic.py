@@ -18,6 +18,12 @@ from rg_env.core.grading.graders.common import Config, Entry, in_order, progress
 
 _EMPTY = ("", '""', "''", "``", "[]", "empty", "(empty)", "empty string", "the empty string", "nothing")
 _NAMED_BASE = re.compile(r"([0-9a-z]+)(?:_\{?([0-9]{1,2})\}?|([₀-₉]{1,2}))?")
+_WRITTEN_BASE = re.compile(
+    r"(?:\(|\\text\{)(D)[)}]_\{?(\d\d?)\}?|(D) +\(?(?:in )?base[- ]?(\d\d?)\)?|(D)<sub>(\d\d?)</sub>".replace(
+        "D", "[0-9a-zA-Z]+"
+    ),
+    re.ASCII,
+)
 _ASSIGNMENT = re.compile(r"([A-Z])(?:=|:|->|→)([0-9])")
 
 
@@ -52,6 +58,8 @@ def base_conversion(answer: str, entry: Entry, config: Config) -> float:
     subscript for the target base are ignored."""
     metadata = entry["metadata"]
     base = metadata["target_base"]
+    if written := _WRITTEN_BASE.fullmatch(answer.strip()):
+        answer = "{}_{}".format(*filter(None, written.groups()))
     digits = forms.plain_digits("".join(answer.split())).lower()
     # `1010_2` and `1010₂` name the base. To keep every text unambiguous, `_` is not allowed between groups of digits.
     digits, *named = forms.matched(_NAMED_BASE, digits).groups()
@@ -66,7 +74,7 @@ def cryptarithm(answer: str, entry: Entry, config: Config) -> float:
     """Accept any assignment of distinct digits to the puzzle's letters (and no others) that makes the sum correct.
     Numbers must not start with a zero unless the puzzle allows it."""
     refuse_long(answer, entry)
-    text = re.sub(r"[\s\"'`*{}\[\]()]", "", answer).upper()
+    text = re.sub(r"[\s\"'`*{}\[\]()]", "", forms.unlisted(answer)).upper()
     pairs = _ASSIGNMENT.findall(text)
     if _ASSIGNMENT.sub("", text).strip(",;|"):
         return 0.0
@@ -104,13 +112,39 @@ def counts(answer: str, entry: Entry, config: Config) -> float:
     gold = entry["answer"].split()
     if len(answer) <= _MORE_CHARS and answer.isascii() and answer.replace(" ", "").isdigit():  # the usual notation
         return list(map(int, answer.split())) == list(map(int, gold))
+    if named := _NAMED_COUNT.findall(answer):
+        answer = _without_names(answer, named, len(gold))
     return answer.split() == gold or _numbers(answer, len(gold)) == _exact(gold)
+
+
+_NAMED_COUNT = re.compile(
+    r"(?:[-*•] +)?(?:\b[Mm]achine |\b[Pp]art )?([XYZABC]\b|\[[ABC]\]|\{[ABC]\}|\([ABC]\))(?: *[:=] *(\d{1,9})\b)"
+    r"|(\d{1,9}) +(?:machine |part )?([XYZABC]\b|\[[ABC]\]|\{[ABC]\}|\([ABC]\))"
+)
+"""A count with its name, such as `A: 2`, `Machine A: 2`, `2 [A]` or `2 part X`."""
+_COUNTED = {6: [*"ABCXYZ"], 9: ["[A]", "[B]", "[C]", "{A}", "{B}", "{C}", "(A)", "(B)", "(C)"]}
+"""Names of the counts, in the order of the stored answer, by their number."""
+
+
+def _without_names(answer: str, found: list[tuple[str, str, str, str]], n_counts: int) -> str:
+    """Return the counts in the stored order if each has its name and nothing else is in the text."""
+    counts = {left or right: before or after for left, before, after, right in found}
+    names = _COUNTED.get(n_counts, [])
+    if (
+        re.sub(r"[\s,;]+|\band\b", "", _NAMED_COUNT.sub("", answer))
+        or len(found) != len(names)
+        or set(counts) != set(names)
+    ):
+        raise forms.Unreadable
+    return " ".join(counts[name] for name in names)
 
 
 def _numbers(answer: str, count: int) -> list[Fraction]:
     """Parse a list of `count` numbers. Quotes are optional, but each pair must enclose a single number."""
     if len(re.findall(r"[^\s,;()\[\]'\"]+", answer)) != count:
         raise forms.Unreadable
+    if not answer.isascii():
+        answer = re.sub("[‘’“”]", "'", answer)
     if "'" not in answer and '"' not in answer:
         return forms.numbers(answer)
     listed = forms.literal(answer)
@@ -183,6 +217,8 @@ def graph_color(answer: str, entry: Entry, config: Config) -> float:
     text = answer.strip()
     if len(text) > _MORE_CHARS + _CHARS_PER_VERTEX * len(puzzle["vertices"]):
         return 0.0
+    if "\n" in text and "," not in text:  # a vertex per line
+        text = re.sub("(?i)^[-* ]*(?:vertex )?|(?<=\n)[-* ]*(?:vertex )?", "", text).replace("\n", ",")
     named = forms.literal(text if text.startswith("{") else "{" + text + "}")
     if not isinstance(named, dict):
         return 0.0
@@ -382,6 +418,7 @@ def _word_lists(text: str, entry: Entry) -> list[list[str]]:
     """Parse lists of words written in JSON or as a Python literal, with or without quotes. If the text has no brackets,
     each line is a list."""
     refuse_long(text, entry)
+    text = forms.unlisted(text)
     if "'" in text or '"' in text:
         value = _loaded(text.translate(_AS_JSON))
         value = [value] if _is_word_list(value) else value
@@ -397,7 +434,7 @@ def _word_lists(text: str, entry: Entry) -> list[list[str]]:
 
 def _loaded(text: str) -> Any:
     """Parse the text as one JSON value, or as several values separated by commas, which are returned as a list."""
-    for source in (text, f"[{text}]"):
+    for source in (text, f"[{text}]", f"[{','.join(text.splitlines())}]"):
         try:
             return json.loads(source)
         except (ValueError, RecursionError):

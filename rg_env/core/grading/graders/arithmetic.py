@@ -58,7 +58,7 @@ _SURD = re.compile(rf"{_TERMS}|\({_TERMS}\)(?:/(?:\d{{1,9}}|\(\d{{1,9}}\)))?")
 def bitwise_arithmetic(answer: str, entry: Entry, config: Config) -> float:
     """Accept the stored number in decimal, or in hexadecimal with or without `0x` and in any letter case."""
     gold = int(entry["answer"], 16)
-    text = forms.plain_digits(answer.strip())
+    text = forms.plain_digits(answer.strip().removeprefix("=").lstrip())
     match = re.fullmatch(r"([+-]?)\s*(?:0[xX])?([0-9a-fA-F]+(?:_[0-9a-fA-F]+)*)", text)
     return (match is not None and int(match[1] + match[2], 16) == gold) or forms.integer(text) == gold
 
@@ -138,12 +138,14 @@ def _without_currency(text: str) -> str:
 
 def leg_counting(answer: str, entry: Entry, config: Config) -> float:
     """Accept the stored number, with or without the word `legs`."""
-    return forms.integer(_without_unit(answer, ("legs",))) == int(entry["answer"])
+    return forms.integer(_without_unit(answer, ("total legs", "legs"))) == int(entry["answer"])
 
 
 def count_bits(answer: str, entry: Entry, config: Config) -> float:
     """Accept the stored number, with or without a unit such as `bits` or `ones`."""
-    return forms.integer(_without_unit(answer, ("one bits", "1 bits", "bits", "ones"))) == int(entry["answer"])
+    return forms.integer(_without_unit(answer, ("one bits", "1 bits", "set bits", "bits", "ones", "1s"))) == int(
+        entry["answer"]
+    )
 
 
 def _without_unit(text: str, units: tuple[str, ...]) -> str:
@@ -176,6 +178,8 @@ def power_function(answer: str, entry: Entry, config: Config) -> float:
     The library's questions write a negative base without brackets. `-3^2` is -9 by the usual precedence, but the
     library expects 9, so both are accepted. The questions of rg_env's rows have brackets.
     """
+    if "\\" in answer:
+        answer = re.sub(r"\\(?:text|mathrm)\{([eE][+-]?)\}", r"\1", answer)
     value, gold = attempt(forms.number, answer), forms.stored_number(entry["answer"])
     if value is None:
         value = _scientific(answer)
@@ -225,6 +229,9 @@ def _factors(text: str) -> list[tuple[Fraction, int]]:
 def prime_factorization(answer: str, entry: Entry, config: Config) -> float:
     """Accept the prime factors in any order, as a product or a list. Repeated factors may be written as powers."""
     number, wanted = entry["metadata"]["number"], entry["metadata"]["factors"]
+    answer = re.sub(r"(?i)^\s*the prime factorization of (\d{1,9}) is", r"\1 =", answer)
+    if len(wanted) == 1:
+        answer = re.sub(r" (?:\(prime\)|is (?:a )?prime(?: number)?)$", "", answer.strip())
     left, equals, right = answer.partition("=")
     if equals and forms.integer(left) != number:
         return 0.0
@@ -252,7 +259,7 @@ def coin_flip(answer: str, entry: Entry, config: Config) -> float:
     also be within 5% of the right value, so that zero is not accepted for very small probabilities.
     """
     gold = forms.rational(str(entry["answer"]))
-    values = answer.split("=")
+    values = re.split(r",?\s+or\s*=|,?\s+or\s|=", re.sub(r"\s\((?:or )?([^()]*)\)\s*\Z", r"=\1", answer))
     return len(values) <= _MAX_FORMS and all(_close(_probability(value), gold) for value in values)
 
 
@@ -346,9 +353,11 @@ def advanced_geometry(answer: str, entry: Entry, config: Config) -> float:
     """
     metadata = entry["metadata"]
     if metadata["task_type"] == "orthocenter":
-        parts = forms.unbracketed(re.sub(r"\\left|\\right", "", answer)).split(",")
+        answer = re.sub(r"\\left|\\right|^\s*H\b|^\s*H(?=\()|^\s*(?:at|x\s*=)|(?<=,)\s*y\s*=", "", answer)
+        parts = forms.unbracketed(answer).split(",")
         return len(parts) == 2 and all(map(_is_near, map(forms.rational, parts), map(Fraction, metadata["ortho"])))
     if metadata["task_type"] == "incircle_radius":
+        answer = _without_unit(answer, ("units", "unit"))
         radius, surd = metadata["incircle_radius_approx"], attempt(_surd, answer)
         is_exact = surd is not None and abs(surd[0] - radius) + surd[1] <= _FLOAT_ERROR
         return is_exact or _is_near(forms.rational(answer), radius)

@@ -84,7 +84,7 @@ def turned(size: int, moves: list[str], start: State | None = None) -> State:
 
 def _moves(answer: str) -> list[str]:
     """Parse moves separated by whitespace, commas or semicolons, with or without brackets and quotes."""
-    moves = [move for move in re.split(r"[\s(),;]+", re.sub("[’‘′`´ʼ]", "'", forms.unbracketed(answer))) if move]
+    moves = [move for move in re.split(r"[\s(),;→]+", re.sub("[’‘′`´ʼ]", "'", forms.unbracketed(answer))) if move]
     if not 0 < len(moves) <= MAX_MOVES:
         raise forms.Unreadable
     # Moves may be quoted one by one. `forms.candidates` removes quotes around the whole list, but removes single quotes

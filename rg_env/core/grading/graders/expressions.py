@@ -27,7 +27,16 @@ _KNOWN = FUNCTIONS | _CONSTANTS | _ALIASES.keys() | {"frac"}
 
 _SIGNS = str.maketrans({"×": "*", "·": "*", "⋅": "*", "∙": "*", "÷": "/", "∕": "/", "π": " pi "})
 _BRACKETS = str.maketrans("[]{}", "()()")
-_LATEX = {"cdot": "*", "times": "*", "div": "/", "dfrac": " frac", "tfrac": " frac", "left": " ", "right": " "}
+_LATEX = {
+    "cdot": "*",
+    "times": "*",
+    "div": "/",
+    "dfrac": " frac",
+    "tfrac": " frac",
+    "left": " ",
+    "right": " ",
+    "displaystyle": " ",
+}
 _COMMAND = re.compile(r"\\([A-Za-z]+|[,;:! ])")
 _SUPERSCRIPTS = str.maketrans("⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "+-0123456789")
 _ROOT = re.compile(r"√ *(\d+(?:\.\d+)?|[A-Za-z](?![A-Za-z]))")
@@ -68,6 +77,7 @@ def _plain(text: str) -> str:
     """Return `text` with digits, operators and exponents in ASCII, LaTeX commands as plain names or symbols, and
     parentheses for all brackets."""
     text = _ROOT.sub(r" sqrt(\1) ", text).replace("√", " sqrt ")
+    text = text.replace("\\*", "*")  # escaped in Markdown
     text = _RAISED.sub(lambda run: f"**{run[0].translate(_SUPERSCRIPTS)}", text)
     text = forms.plain_digits(text).translate(_SIGNS)
     text = _COMMAND.sub(

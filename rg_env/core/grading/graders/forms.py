@@ -41,10 +41,79 @@ _QUOTES = [('"', '"'), ("'", "'"), ("“", "”"), ("‘", "’"), ("„", "“"
 _OPENING = frozenset("`\\$*_[" + "".join(start for start, _ in _QUOTES))
 """First characters of everything that can be wrapped around an answer (quotes, markup, a box, ...)."""
 _LABEL = re.compile(
-    r"\*{0,2}(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+)?(?:(?:final|correct)\s+)?answer\*{0,2}"
-    r"(?:\s+is\b:?|\s*[:=]|[ \t]*\n)\*{0,2}",
+    r"\*{0,2}(?P<lead>(?:so|thus|hence|therefore|return|we can conclude(?: that)?|there (?:are|is)"
+    r"|it (?:says|appears|(?:is|was|will be)(?: an?)?)),?\s+)?"
+    r"(?:(?P<name>[A-Za-z][A-Za-z()-]*(?: [A-Za-z()-]+){0,9}?)\*{0,2}"
+    r"(?:\s+(?:is|are)\b:?|\s*[:=]|[ \t]*\n)\*{0,2}\s*)?",
     re.IGNORECASE,
 )
+_ARTICLES = frozenset({"the", "a", "an", "of", "are", "thi", "these"})
+_NAMES = _ARTICLES | {
+    *(
+        "final",
+        "correct",
+        "answer",
+        "result",
+        "resulting",
+        "solution",
+        "output",
+        "value",
+        "total",
+        "completed",
+        "count",
+    ),
+    *("number", "list", "sorted", "filtered", "matrix", "grid", "board", "string", "text", "word", "sentence", "path"),
+    *("mapping", "coloring", "plan", "move", "sequence", "order", "expression", "fraction", "conclusion", "decrypted"),
+    *("secret", "transformed", "next", "hexadecimal", "simplified", "remaining", "interior", "antiderivative"),
+    *("integral", "time", "duration", "difference", "elapsed"),
+}
+"""Words, without a plural's `s`, that may name any answer."""
+_NAMES_IF_ASKED = frozenset(
+    {
+        *(
+            "minimum",
+            "maximum",
+            "possible",
+            "leg",
+            "swap",
+            "step",
+            "minute",
+            "rectangle",
+            "prime",
+            "bit",
+            "area",
+            "island",
+        ),
+        *(
+            "greatest",
+            "least",
+            "common",
+            "divisor",
+            "multiple",
+            "gcd",
+            "lcm",
+            "light",
+            "statu",
+            "detector",
+            "out",
+            "angle",
+        ),
+        *(
+            "measure",
+            "abc",
+            "radiu",
+            "incircle",
+            "orthocenter",
+            "coordinate",
+            "probability",
+            "odd",
+            "color",
+            "shortest",
+        ),
+        "round",
+    }
+)
+"""Words that may name an answer if the question contains them."""
 _THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|\\,)(?=\d{3}(?!\d))")
 _GROUPS = re.compile(r"(?<![\d,.])\d{1,3}(?:,\d{3})+(?![\d,])")
 _MINUS = {"−": "-", "–": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-", "＋": "+"}
@@ -89,17 +158,20 @@ def matched(pattern: re.Pattern[str], text: str) -> re.Match[str]:
     return match
 
 
-def candidates(answer: str, *, label: bool = False, quotes: bool = True, brackets: bool = True) -> list[str]:
+def candidates(answer: str, question: str = "", *, quotes: bool = True, brackets: bool = True) -> list[str]:
     """Return the distinct texts for a grader to try: the original answer, the answer without its wrapping, and the
     answer without optional parts.
 
-    The optional parts are a final period and, depending on the options, quotes around the whole answer (`quotes`), the
-    brackets of a one-element list (`brackets`), and a preceding `The answer is` (`label`).
+    The optional parts are a final period, a label such as `The answer is` or `Total legs:` if `question` is given, and,
+    depending on the options, quotes around the whole answer (`quotes`) and the brackets of a one-element list
+    (`brackets`).
     """
     text = _stripped(answer)
-    if text and text[0] not in _OPENING and text[-1] != "." and not (label and _LABEL.match(text)):  # nearly all
+    is_plain = text and text[0] not in _OPENING and text[-1] != "."
+    if is_plain and not (question and text[0].isalpha() and without_label(text, question)):  # nearly all
         return [answer] if text == answer else [answer, text]
-    optional = [_without_label] * label + [_without_period]
+    optional = [lambda text: without_label(text, question)] if question else []
+    optional.append(_without_period)
     optional += [_without_quotes] * quotes + [_without_brackets] * brackets
     found = [answer]
     for _ in range(_MAX_LAYERS):
@@ -154,11 +226,24 @@ def _without_period(text: str) -> str | None:
     return text[:-1].rstrip() if text.endswith(".") and not text.endswith("...") and text.strip(".") else None
 
 
-def _without_label(text: str) -> str | None:
-    """Return `text` without a leading `Answer:`, `The final answer is` or a similar label, or None if it does not have
-    a label."""
+def without_label(text: str, question: str) -> str | None:
+    """Return `text` without a leading `Answer:`, `The final answer is`, `There are` or a similar label, or None if it
+    does not have a label. A label consists of words that cannot change the answer's meaning: those in `_NAMES`, and
+    those in `_NAMES_IF_ASKED` that are in the question."""
     label = _LABEL.match(text)
-    return text[label.end() :].strip() or None if label else None
+    if label is None or not (label["lead"] or label["name"]):
+        return None
+    named = _singular_words(label["name"] or "")
+    unknown = named - _NAMES
+    if not unknown <= _NAMES_IF_ASKED or not (label["lead"] or named - _ARTICLES):
+        return None
+    if unknown and not unknown <= _singular_words(question):
+        return None
+    return text[label.end() :] or None
+
+
+def _singular_words(text: str) -> set[str]:
+    return {word.removesuffix("s") for word in re.findall("[a-z]+", text.casefold())}
 
 
 def _without_quotes(text: str) -> str | None:

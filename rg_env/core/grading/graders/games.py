@@ -18,7 +18,9 @@ from rg_env.core.grading.graders.expressions import Node, exact, parse
 
 Board = list[list[int]]
 
-_SIGNS = str.maketrans({"^": "∧", "⋀": "∧", "˄": "∧", "⌃": "∧", "v": "∨", "V": "∨", "⋁": "∨", "˅": "∨", "⌄": "∨"})
+_SIGNS = str.maketrans(
+    {"^": "∧", "⋀": "∧", "˄": "∧", "⌃": "∧", "Λ": "∧", "v": "∨", "V": "∨", "⋁": "∨", "˅": "∨", "⌄": "∨"}
+)
 
 
 def sudoku(answer: str, entry: Entry, config: Config) -> float:
@@ -144,7 +146,7 @@ def _signs(text: str) -> str:
 
 Point = tuple[int, int]
 _MOVE = re.compile(
-    r"(?:yes[,.] )?(?:(?:by |black )?play(?:s|ing)? )?(?:at )?\(?\s*([a-z])\s*(?:[-,]\s*)?(\d{1,2})\s*\)?",
+    r"(?:yes[,.] )?(?:(?:by |black )?(?:should )?play(?:s|ing)? )?(?:at )?\(?\s*([a-z])\s*(?:[-,]\s*)?(\d{1,2})\s*\)?",
     re.IGNORECASE,
 )
 
@@ -153,7 +155,7 @@ def n_queens(answer: str, entry: Entry, config: Config) -> float:
     """Accept any board with one queen per row, including the given queens, on which no two queens attack each other."""
     puzzle = entry["metadata"]["puzzle"]
     size = len(puzzle)
-    board = common.rows(answer, size**2)
+    board = common.rows(answer.replace("\\_", "_"), size**2)
     if len(board) != size:
         return 0.0
     rows = [list(row[0]) if len(row) == 1 else row for row in board]  # accepts `_Q__` as well as `_ Q _ _`

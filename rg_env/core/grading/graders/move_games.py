@@ -24,7 +24,8 @@ from rg_env.core.grading.graders import forms
 from rg_env.core.grading.graders.common import Config, Entry
 
 _DISK_MOVE = re.compile(
-    r"(?:(?:\d{1,6}[.):]|[-*])\s+)?move\s+disk\s*(\d{1,4})\s+from\s+peg\s*(\d{1,4})\s+to\s+peg\s*(\d{1,4})\.?",
+    r"(?:(?:(?:step )?\d{1,6}[.):]|[-*])\s+)?(?:\*\*)?"
+    r"move\s+disk\s*(\d{1,4})\s+from\s+peg\s*(\d{1,4})\s+to\s+peg\s*(\d{1,4})\.?",
     re.IGNORECASE,
 )
 _CHARS_PER_LINE = 8
@@ -98,7 +99,7 @@ def tower_of_hanoi(answer: str, entry: Entry, config: Config) -> float:
     pegs[metadata["start_peg"]] = list(range(metadata["num_disks"], 0, -1))
     if sum(map(answer.count, "\n,;")) >= len(answer) // _CHARS_PER_LINE + _MORE_LINES:
         return 0.0
-    lines = [line.strip(" \t\r[]\"'") for line in re.split(r"[\n,;]", forms.plain_digits(answer))]
+    lines = [line.strip(" \t\r[]\"'*") for line in re.split(r"[\n,;]", forms.plain_digits(answer))]
     parsed: dict[str, list[int]] = {}  # long answers repeat a few moves
     for line in filter(None, lines):
         if line not in parsed:
@@ -120,8 +121,9 @@ def knight_swap(answer: str, entry: Entry, config: Config) -> float:
     library forbids a move without mentioning this rule in the question. If the puzzle is still possible under the
     question's rules, `graders.gold` provides a solution.
     """
-    if answer.strip(" \t\r\n\"'[].").lower() == "no":
+    if answer.strip(" \t\r\n\"'[].").lower() in ("no", "impossible", "not possible", "no, it is not possible"):
         return entry["answer"] == "No"
+    answer = re.sub(r"(?i)^\s*yes[.,:]?\s+", "", answer)
     answer = forms.matched(_KNIGHT_MOVES, forms.plain_digits(answer).strip())[0].upper()
     state, moves, goals = _knights(entry["metadata"]["pieces"], entry["metadata"]["start_turn"])
     for given in _KNIGHT_MOVE.findall(answer):

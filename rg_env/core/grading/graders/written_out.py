@@ -10,8 +10,8 @@ from rg_env.core.grading.graders.forms import Unreadable
 
 _MAX_STEPS = 10
 _MAX_EXPRESSION = 500
-_BOLD_NUMBER = re.compile(r"(\*\*|\$)([^A-Za-z*$]{0,400}\d)\1(?=\s)")
-_UNIT = re.compile(r"([^A-Za-z]*\d)\s+([A-Za-z][A-Za-z' -]{0,60}?)\.?")
+_BOLD_NUMBER = re.compile(r"(\*\*|\$)(?:\\boxed\{)?([^A-Za-z*${}]{0,400}\d)\}?\1(?=\s|°)")
+_UNIT = re.compile(r"([^A-Za-z]*\d)\s+([A-Za-z][A-Za-z' -]{0,60}?)(?:\s+in total)?\.?")
 _LATEX_TEXT = re.compile(r"(?:\\[,;: ]\s*)?\\(?:text|textrm|mathrm|mbox) ?\{([^{}]*)\}")
 _NAME = re.compile(r"([A-Za-z][A-Za-z ]{0,30})(?:\(([^()]{1,200})\))?")
 _COUNTED = re.compile(
@@ -38,7 +38,7 @@ def result_is_right(answer: str, question: str, is_right: Callable[[str], bool])
         return True
     if unit := _UNIT.fullmatch(plain):
         return _is_counted(unit[2], question) and is_right(unit[1])
-    first, *others = (part.strip() for part in plain.split("="))
+    first, *others = (forms.unwrap(part) for part in plain.split("="))
     if not 0 < len(others) <= _MAX_STEPS or len(answer) > MAX_CHARS or not is_right(others[-1]):
         return False
     value = forms.attempt(forms.rational, others[-1])
@@ -63,7 +63,7 @@ def _singular(name: str) -> str:
 
 def _is_name(step: str, question: str) -> bool:
     """Whether `step` is empty, a letter, or words of the question, which may have arguments from the question."""
-    name = _NAME.fullmatch(step.lstrip("\\"))
+    name = _NAME.fullmatch(step.lstrip("\\∠"))
     if name is None or (name[2] and name[2] not in question):
         return not step
     words = name[1].casefold().split()
