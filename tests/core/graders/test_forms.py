@@ -135,7 +135,8 @@ def test_candidates_range_from_the_whole_text_to_the_bare_answer(text: str, bare
     assert (found[0], found[-1]) == (text, bare)
     assert forms.candidates(" It is.\n") == [" It is.\n", "It is.", "It is"]
     wrapped = 'The answer is "It is.".'
-    assert forms.candidates(wrapped, question) == [wrapped, '"It is.".', '"It is."', "It is."]
+    assert forms.candidates(wrapped, question) == [wrapped, 'The answer is "It is."', '"It is."', "It is."]
+    assert "It is dark" in forms.candidates("**It is dark.**", question)
 
 
 @given(st.text(alphabet=" .`\\$*[]()\"'“”5x{},\n-", max_size=12) | st.text(max_size=8))

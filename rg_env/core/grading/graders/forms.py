@@ -170,9 +170,10 @@ def candidates(answer: str, question: str = "", *, quotes: bool = True, brackets
     is_plain = text and text[0] not in _OPENING and text[-1] != "."
     if is_plain and not (question and text[0].isalpha() and without_label(text, question)):  # nearly all
         return [answer] if text == answer else [answer, text]
-    optional = [lambda text: without_label(text, question)] if question else []
-    optional.append(_without_period)
+    optional: list[Callable[[str], str | None]] = [_without_period]
     optional += [_without_quotes] * quotes + [_without_brackets] * brackets
+    if question:  # last, because a sentence may begin with `It is`
+        optional.append(lambda text: without_label(text, question))
     found = [answer]
     for _ in range(_MAX_LAYERS):
         inner = _unwrapped(text)
