@@ -86,7 +86,7 @@ def grade(
             return 1.0
         best = max(best, value)
     may_be_written_out = task in WRITTEN_OUT and (
-        "=" in answer or "\\" in answer or "**" in answer or ends_in_word(texts[-1])
+        any(part in answer for part in ("=", r"\text", r"\m", r"\boxed", "**")) or ends_in_word(texts[-1])
     )
     if may_be_written_out and any(
         result_is_right(text, question, lambda part: value_of(part) >= 1.0) for text in texts
