@@ -81,8 +81,9 @@ class Probed:
         if self.verdict != "too hard" or self.answered >= _FEW_ANSWERS:
             return None
         name = self.task if self.level is None else f"{self.task} at level {self.level}"
-        if (self.truncated or 0.0) > 0.5:
-            return f"{name}: {self.truncated:.0%} of the replies are cut off: raise --max-tokens"
+        cut_off = self.truncated or 0.0
+        if cut_off > 0.5 and self.answered >= _FEW_ANSWERS * (1 - cut_off):  # complete replies do have the form
+            return f"{name}: {cut_off:.0%} of the replies are cut off: raise --max-tokens"
         share = "no reply has" if self.answered == 0.0 else f"only {self.answered:.0%} of the replies have"
         return (
             f"{name}: {share} a complete <answer>...</answer>: show the form in examples (prompt.few_shot in a "
