@@ -42,7 +42,7 @@ _OPENING = frozenset("`\\$*_[" + "".join(start for start, _ in _QUOTES))
 """First characters of everything that can be wrapped around an answer (quotes, markup, a box, ...)."""
 _LABEL = re.compile(
     r"\*{0,2}(?P<lead>(?:so|thus|hence|therefore|return|we can conclude(?: that)?|there (?:are|is)"
-    r"|it (?:says|appears|(?:is|was|will be)(?: an?)?)),?\s+)?"
+    r"|it (?:(?:say|appear)s|(?:is|was|will be)(?: an?)?)),?\s+)?"
     r"(?:(?P<name>[A-Za-z][A-Za-z()-]*(?: [A-Za-z()-]+){0,9}?)\*{0,2}"
     r"(?:\s+(?:is|are)\b:?|\s*[:=]|[ \t]*\n)\*{0,2}\s*)?",
     re.IGNORECASE,
