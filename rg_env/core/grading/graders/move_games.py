@@ -171,7 +171,8 @@ def solve_knight_swap(pieces: tuple[tuple[str, str], ...], first: str) -> str:
 def sokoban(answer: str, entry: Entry, config: Config) -> float:
     """Accept a sequence of the letters U, D, L and R that pushes all boxes onto goals. Blocked steps do nothing."""
     moves = re.sub("[ \t\r\n,;'\"[\\]]", "", answer).upper()
-    if not moves or set(moves) - set("UDLR"):
+    several = answer.lstrip().startswith("[") and re.search(r"\w\w['\"]?\s*[,;]", answer)  # a list of solutions
+    if several or not moves or set(moves) - set("UDLR"):
         return 0.0
     rows = entry["metadata"]["gamestr"].replace(" ", "").strip().splitlines()
     stride = max(map(len, rows)) + 1  # an empty column keeps steps from wrapping around to the next row
