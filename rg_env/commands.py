@@ -18,9 +18,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rg_env.core.files import FULL
+from rg_env.core.files import FULL, regular
 from rg_env.core.processes import stop_signals
-from rg_env.core.text import listed, one_line, without_controls
+from rg_env.core.text import listed, one_line, without_controls, wrapped
 from rg_env.errors import InputError, MissingExtraError, RGEnvError, StoppedTogether, from_interrupt, how_to_install
 
 _UNUSABLE = (errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG)
@@ -89,6 +89,12 @@ def _exit_from_process_group(code: int) -> None:
 def say(line: str) -> None:
     """Print and flush a line without control characters, because the line may quote untrusted text."""
     print(without_controls(line), flush=True)
+
+
+def print_plan(*texts: str) -> None:
+    """Print a config in YAML and comments, which are wrapped on a terminal."""
+    lines = "\n".join(texts).split("\n")
+    print("\n".join(wrapped(line) if line.startswith("#") else line for line in lines), flush=True)
 
 
 @contextlib.contextmanager
@@ -183,7 +189,7 @@ def load_keys() -> None:
     # `load_dotenv` is not used, because an empty HF_TOKEN in the environment would hide the token stored by `hf auth
     # login`. The folder may have been downloaded, so a `${NAME}` is not replaced by the value of another key.
     try:
-        found = {} if Path(".env").is_char_device() else dotenv_values(".env", interpolate=False)
+        found = {} if Path(".env").is_char_device() else dotenv_values(regular(".env"), interpolate=False)
         values = {name: value for name, value in found.items() if value}
         for name in filter(_MAY_BE_IN_FILE.fullmatch, values):
             os.environ.setdefault(name, values[name])

@@ -40,6 +40,7 @@ from rg_env.core.grading.scoring import Grading, Rollout, score_extraction_async
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement, build_messages
 from rg_env.core.rewards import OFFERED, Rubric, check_offered, offered, resolve_rewards
 from rg_env.core.tasks.mixture import Mixture
+from rg_env.core.text import plain
 from rg_env.core.user_code import import_user_code
 from rg_env.errors import InputError, unknown_name
 
@@ -54,6 +55,7 @@ _OF_V0 = {
     "get_eval_dataset": "env.environment.eval_rows",
     "rubric": "env.environment.rubric",
     "parser": "rg_env.extract",
+    "system_prompt": "env.environment.system_prompt",
     "generate": "vf-eval, or env.run_episode(task, context) for each task of env.taskset",
     "evaluate": "vf-eval, or env.run_episode(task, context) for each task of env.taskset",
 }
@@ -409,7 +411,7 @@ if hasattr(vf, "SingleAgentEnv"):  # Verifiers 0.2 lacks this class; in that rel
             config = SingleTurnEnvConfig(taskset={"id": "rg-env"})
             task = config.taskset.task.model_copy()
             task._rubric = env.rubric
-            given = inspect.signature(ReasoningGym).bind(*args, **options).arguments
+            given = plain(inspect.signature(ReasoningGym).bind(*args, **options).arguments)
             known = {name: value for name, value in given.items() if name in ReasoningGymTasksetConfig.model_fields}
             own = {"task": task, "split": split, "grading": env.grading, "instruction": env.system_prompt}
             # Copy without validation, which would reject functions and mixtures.
@@ -418,6 +420,9 @@ if hasattr(vf, "SingleAgentEnv"):  # Verifiers 0.2 lacks this class; in that rel
             super().__init__(config.model_copy(update={"taskset": taskset, "agent": agent}))
             self.manifest = env.manifest
             self.taskset = _RowsTaskset(taskset, env.train_rows if split == "train" else env.eval_rows)
+
+        def __repr__(self) -> str:
+            return f"ReasoningGymEnv({self.environment!r}, {self.config.taskset.split!r})"
 
         def __getattr__(self, name: str) -> Any:
             if use := _OF_V0.get(name):

@@ -6,7 +6,7 @@ import shlex
 from typing import Any
 
 from rg_env.cli.parser import options_of
-from rg_env.commands import end_signals_as_ctrl_c, require, seed
+from rg_env.commands import end_signals_as_ctrl_c, print_plan, require, seed
 from rg_env.errors import InputError
 
 
@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
         requests = [SplitRequest(config.mixture(name), "eval", config.count(name), 0) for name in config.tasks]
         notes += dict.fromkeys(line for request in requests for line in request.expected_shortage())
         plan = [*config.plan(), f"output      {folder}", *notes]
-        print(to_yaml(config.model_dump(mode="json")), "# The plan", *(f"#   {line}" for line in plan), sep="\n")
+        print_plan(to_yaml(config.model_dump(mode="json")), "# The plan", *(f"#   {line}" for line in plan))
         return 0
     require("scipy", "matplotlib", extra="eval")  # fail before calling any model
     from rg_env.evaluation.tables import print_results

@@ -34,6 +34,12 @@ _EXAMPLES = (
     "rg-env doctor configs/train/leg_counting_qwen7b.yaml engine.kind=vllm --processes 3",
 )
 
+_OTHER_COMMANDS = {
+    "sweep": "use `rg-env train CONFIG --sweep KEY=VALUE,VALUE`",
+    "grade": "use `rg-env score`",
+    "serve": "use `rg-env vllm` or `transformers serve`",
+}
+
 
 def main() -> None:
     """Run the `rg-env` command."""
@@ -62,7 +68,7 @@ def run(arguments: Sequence[str]) -> int:
     parser, commands = make_parser()
     first = next(iter(arguments), "")
     if first and not first.startswith("-") and first not in commands.choices:
-        raise unknown_name("command", first, commands.choices)
+        raise unknown_name("command", first, commands.choices, hint=_OTHER_COMMANDS.get(first, ""))
     if first == "launch":
         options = launch.parse(parser, list(arguments))
     else:

@@ -2,8 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Sequence
-from textwrap import indent
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rg_env.core.text import counted
@@ -13,26 +12,40 @@ if TYPE_CHECKING:
     from rg_env.core.grading.audit import Audit
 
 _LEGEND = """
-levels: highest difficulty level (levels start at 0; set with `level: 2` in a task's mapping); -: no levels
-draw:   milliseconds to generate a question    distinct: unique questions / questions drawn
-gold:   share of questions with a stored answer    constant: accuracy of the best constant answer
-`rg-env tasks NAME --show 2` shows one task, and `rg-env tasks --audit` shows the grader audit"""
+levels:   highest difficulty level, from 0 (`level: 2` in a task's mapping)
+draw:     milliseconds to generate a question
+distinct: unique questions / questions drawn
+gold:     share of questions with a stored answer
+constant: accuracy of the best constant answer
+`rg-env tasks NAME --show 2` shows one task; `rg-env tasks --audit`: all graders"""
 
 GUESSABLE = 0.3
 """Threshold for the accuracy of the best constant answer, above which the audit's table marks a task."""
-AUDIT_HEADER = (
-    f"{'task':24} {'grader':34} {'gold':>9} {'agrees':>7} {'wrapping':>8} {'constant':>9} {'exploit':>8} "
-    f"{'partial':>8} {'keys':>9} {'left out':>8} {'corrected':>9} {'draw ms':>8} {'grade us':>8}"
-)
+_AUDIT = {
+    "task": (24, ""),
+    "grader": (34, ""),
+    "gold": (9, "gold answers that score 1.0"),
+    "agrees": (7, "share of honest answers that the library scores alike"),
+    "wrapping": (8, "share of harmless variants of gold answers that are right"),
+    "constant": (9, f"accuracy of the best constant answer (*: above {GUESSABLE:g})"),
+    "exploit": (8, "accuracy of the best reply that does not solve the question"),
+    "partial": (8, "mean score of the best such reply, with partial credit"),
+    "keys": (9, "distinct problems / questions drawn"),
+    "left out": (8, "questions excluded"),
+    "corrected": (9, "stored answers replaced"),
+    "draw ms": (8, "milliseconds to draw a question"),
+    "grade us": (8, "microseconds to grade an answer"),
+}
+"""Columns of the audit's table, each with its width and meaning."""
 
-_AUDIT_LEGEND = f"""\
-gold: gold answers that score 1.0    agrees: share of honest answers on which the library's grader agrees with ours
-wrapping: share of harmless variants of right answers that are accepted
-constant: accuracy of the best constant answer (*: above {GUESSABLE:g})
-exploit: accuracy of the best reply that does not solve the question
-partial: mean score, with partial credit, of the best reply that does not solve the question
-keys: distinct problems / questions drawn    left out: questions excluded    corrected: stored answers replaced
-draw ms: milliseconds to draw a question    grade us: microseconds to grade an answer"""
+
+def _aligned(cells: Iterable[str]) -> str:
+    """Join the cells of a row of the audit's table. The first two columns are aligned left."""
+    padded = zip(cells, (width for width, _ in _AUDIT.values()), strict=True)
+    return " ".join(cell.ljust(width) if width > 20 else cell.rjust(width) for cell, width in padded)
+
+
+AUDIT_HEADER = _aligned(_AUDIT)
 
 
 def add(commands: Any) -> None:
@@ -112,11 +125,11 @@ def records(category: str | None = None, sort: str = "category") -> list[dict[st
 def table(found: Sequence[dict[str, Any]]) -> str:
     """Format `records` as a table with one line per task."""
     lines = [
-        f"{'task':24} {'category':12} {'levels':>6} {'draw':>8} {'distinct':>11} {'gold':>5} {'constant':>8}  grader",
+        f"{'task':25} {'category':12} {'levels':>6} {'draw':>7} {'distinct':>9} {'gold':>5} {'constant':>8}",
         *(
-            f"{each['name']:24} {each['category']:12} {'-' if each['levels'] is None else each['levels']:>6} "
-            f"{each['draw_ms']:8.2f} {each['distinct']:>6}/{each['questions']:<4} {each['gold']:5.2f} "
-            f"{each['constant']:8.2f}  {each['grader']}"
+            f"{each['name']:25} {each['category']:12} {'-' if each['levels'] is None else each['levels']:>6} "
+            f"{each['draw_ms']:7.2f} {each['distinct']:>5}/{each['questions']:<3} {each['gold']:5.2f} "
+            f"{each['constant']:8.2f}"
             for each in found
         ),
     ]
@@ -148,8 +161,10 @@ def one_task(name: str, level: int | None = None, show: int = 0, seed: int = 0) 
     lines += [f"  level {broken} does not work: {reason}" for broken, reason in entry["broken_levels"].items()]
     lines += _distinct_lines(spec.name, level)
     lines.append(f"problem key (determines the split): {problem_keys.described(spec.name)}")
-    measurements = f"{AUDIT_HEADER}\n{audit_line(measured)}\n{_AUDIT_LEGEND}"
-    lines += ["measured with the default options:", indent(measurements, "  ")]
+    lines.append("measured with the default options:")
+    for (column, (_, meaning)), value in [*zip(_AUDIT.items(), _cells(measured), strict=True)][1:]:
+        lines += [f"  {column:10} {value:10} {meaning}".rstrip()]
+    lines += audit_line(measured).splitlines()[1:]
     for number, row in enumerate(build_rows(gym, "train", show, seed, on_few="cap") if show else [], start=1):
         gold = row["answer"] or "(not stored by the library)"
         lines += ["", f"example {number}:", row["question"].rstrip(), f"answer: {gold}"]
@@ -171,8 +186,8 @@ def _distinct_lines(name: str, level: int | None) -> list[str]:
             lines.append(f"  {what}: {found.described('train')} to train on, {found.described('eval')} to evaluate on")
     if not lines:
         return []
-    rule = "a larger training split repeats questions, a larger evaluation split is reduced (splits.on_few)"
-    return [f"distinct questions ({rule}):", *lines]
+    rule = "  a larger training split repeats questions; a larger evaluation split is reduced"
+    return ["distinct questions (splits.on_few):", *lines, rule]
 
 
 def show_audit(tasks: Sequence[str] = ()) -> bool:
@@ -187,7 +202,8 @@ def show_audit(tasks: Sequence[str] = ()) -> bool:
 
     names, kept = Mixture.parse(list(tasks)).names if tasks else sorted(shipped_table()), audit.kept()
     audits = [kept[name] for name in names]
-    print(AUDIT_HEADER, *map(audit_line, audits), indent(_AUDIT_LEGEND, "  "), sep="\n")
+    legend = [f"  {column}: {meaning}" for column, (_, meaning) in _AUDIT.items() if meaning]
+    print(AUDIT_HEADER, *map(audit_line, audits), *legend, sep="\n")
 
     def total(name: str) -> int:
         return sum(getattr(result, name) for result in audits)
@@ -216,21 +232,30 @@ def _grader_name(task: str) -> str:
     return f"{grader.__module__.rpartition('.')[2]}.{grader.__name__}"
 
 
+def _cells(result: "Audit") -> list[str]:
+    """Return a task's cells in the audit's table. A constant answer with an accuracy above `GUESSABLE` has a `*`."""
+    golds = result.items - result.without_gold
+    return [
+        result.task,
+        _grader_name(result.task),
+        f"{golds - result.gold_wrong}/{golds}",
+        f"{result.agreement:.3f}",
+        f"{result.wrapping:.2f}",
+        f"{result.constant:.2f}{'*' if result.constant > GUESSABLE else ' '}",
+        f"{result.exploit:.2f}",
+        f"{result.partial:.2f}",
+        f"{result.problem_keys}/{result.items}",
+        str(result.left_out),
+        str(result.corrected),
+        f"{result.draw_ms:.2f}",
+        f"{result.grade_us:.1f}",
+    ]
+
+
 def audit_line(result: "Audit") -> str:
     """Return a task's line in the table under `AUDIT_HEADER`, followed by the rejected variants, the best replies and
-    the kinds of disagreement.
-
-    A constant answer with an accuracy above `GUESSABLE` is marked with `*`.
-    """
-    golds = result.items - result.without_gold
-    right = f"{golds - result.gold_wrong}/{golds}"
-    mark = "*" if result.constant > GUESSABLE else " "
-    keys = f"{result.problem_keys}/{result.items}"
-    lines = [
-        f"{result.task:24} {_grader_name(result.task):34} {right:>9} {result.agreement:7.3f} {result.wrapping:8.2f} "
-        f"{result.constant:8.2f}{mark} {result.exploit:8.2f} {result.partial:8.2f} {keys:>9} {result.left_out:8} "
-        f"{result.corrected:9} {result.draw_ms:8.2f} {result.grade_us:8.1f}"
-    ]
+    the kinds of disagreement."""
+    lines = [_aligned(_cells(result))]
     notes = {
         "wrapping refused": ", ".join(result.wrapping_refused),
         "constant": result.constant_reply,

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from rg_env.cli import sweep
-from rg_env.commands import require
+from rg_env.commands import print_plan, require
 from rg_env.errors import InputError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
 
         start = check_start(config, resume=options.resume, checkpoint=options.checkpoint, wait=False)
         notes = [f"#   note        {note}" for note in start.notes]
-        print("\n".join([describe(config, start.train_rows), *notes]), flush=True)
+        print_plan(describe(config, start.train_rows), *notes)
         if start.found_model and find_spec("torch"):
             print_model_checks(config)
         return 0
@@ -93,4 +93,4 @@ def print_model_checks(config: "TrainConfig") -> None:
             raise InputError(check.finding)
         problem = f"{check.status}: " if check.status in ("failed", "warning") else ""
         fix = f"; fix: {check.fix}" if check.fix else ""
-        print(f"#   {check.name:<11} {problem}{check.finding}{fix}", flush=True)
+        print_plan(f"#   {check.name:<11} {problem}{check.finding}{fix}")

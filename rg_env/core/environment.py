@@ -29,7 +29,7 @@ from rg_env.core.prompts import SYSTEM_PROMPT, Placement, build_messages, fold_s
 from rg_env.core.rewards import OFFERED, Rubric, Scored, WeightedReward, check_offered, resolve_rewards
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import is_task_option, shipped_table
-from rg_env.core.text import listed, shortened
+from rg_env.core.text import listed, plain, shortened
 from rg_env.errors import InputError, UnknownNameError, unknown_name
 
 Row = Mapping[str, Any]
@@ -247,14 +247,14 @@ def unknown_parameters(names: Iterable[str], known: Collection[str]) -> UnknownN
 
 
 def _checked_names(init: Callable[..., None]) -> Callable[..., None]:
-    """Wrap `init` to raise `UnknownNameError` for an unknown keyword."""
+    """Wrap `init` to raise `UnknownNameError` for an unknown keyword, and to accept numbers of numpy."""
     known = list(inspect.signature(init).parameters)[1:]
 
     @functools.wraps(init)
     def call(*args: Any, **kwargs: Any) -> None:
         if unknown := [name for name in kwargs if name not in known]:
             raise unknown_parameters(unknown, known)
-        init(*args, **kwargs)
+        init(*map(plain, args), **plain(kwargs))
 
     return call
 

@@ -12,13 +12,14 @@ name of a file that is written as a whole) or refused (a file to append to, and 
 """
 
 import errno
+import io
 import os
 import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, cast
 
 from rg_env.core.text import cut_bytes, one_line
 from rg_env.errors import InputError, OutputFolderError
@@ -71,7 +72,27 @@ def opened_to_append(file: Path) -> BinaryIO:
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         os.close(descriptor)
         raise _is_link(file)
-    return open(descriptor, "a+b")
+    return cast(BinaryIO, io.BufferedRandom(_NamedFile(descriptor, file)))
+
+
+class _NamedFile(io.FileIO):
+    """A file whose errors name it. The system's errors do not name an open file."""
+
+    def __init__(self, descriptor: int, file: Path):
+        super().__init__(descriptor, "a+")
+        self._file = file
+
+    def write(self, data: Any) -> int:
+        with _naming(self._file):
+            return super().write(data)
+
+
+def regular(file: str | Path) -> Path:
+    """Return the path of a user's own file, which may be a link. Raises `OSError` for a pipe or a device, because
+    reading it may never end."""
+    if os.path.exists(file) and not os.path.isfile(file) and not os.path.isdir(file):
+        raise OSError(errno.EINVAL, "it is not a regular file", str(file))
+    return Path(file)
 
 
 def opened_to_read(file: Path) -> BinaryIO:

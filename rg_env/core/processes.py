@@ -41,6 +41,7 @@ from typing import TYPE_CHECKING, Any
 
 from rg_env.core import child_main
 from rg_env.core.files import opened_to_append
+from rg_env.core.text import wrapped
 from rg_env.errors import InputError
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def world_size() -> int:
 def print_once(line: str) -> None:
     """Print a line on the main process only."""
     if os.environ.get("RANK", "0") == "0":
-        print(line, flush=True)
+        print(wrapped(line), flush=True)
 
 
 # Environments

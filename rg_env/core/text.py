@@ -11,12 +11,14 @@ import inspect
 import json
 import os
 import re
+import shutil
 import sys
 import traceback
 import unicodedata
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from pathlib import Path
+from textwrap import fill
 from typing import Any, TypeGuard
 
 from rg_env.errors import RGEnvError, nearest
@@ -61,6 +63,20 @@ def without_controls(text: str) -> str:
 def visible_line(text: str) -> str:
     """Escape characters as `without_controls` does, and return one line with visible symbols for line breaks."""
     return without_controls(text.strip().replace("\r\n", "\n")).replace("\n", " ⏎ ").replace("\t", " ")
+
+
+def wrapped(text: str) -> str:
+    """Wrap lines at spaces to the width of the terminal. The second line starts below the text after a line's first
+    column, and with "#" if the first does. If the output is not a terminal, lines stay whole."""
+    if not sys.stdout.isatty():
+        return text
+    lines = []
+    for line in text.splitlines():
+        first = re.match(r"#? *\S+(?: \S+)*?  +", line)
+        start = line[: line.startswith("#")].ljust(first.end() if first else 0)
+        width = shutil.get_terminal_size().columns
+        lines.append(fill(line, width, subsequent_indent=start, break_long_words=False, break_on_hyphens=False))
+    return "\n".join(lines)
 
 
 # Errors
@@ -131,6 +147,13 @@ def is_number(value: object) -> TypeGuard[int | float]:
 def is_count(value: object, most: int = 2**31) -> bool:
     """Whether `value` is a whole number from 0 to `most`."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
+
+
+def plain(value: Any) -> Any:
+    """Return a scalar of numpy or torch as a Python number, also within mappings, and any other value as it is."""
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
 
 
 def shortened(value: object) -> str:

@@ -44,6 +44,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
+from rg_env.core.files import regular
 from rg_env.core.tasks import library
 from rg_env.core.tasks.task_table import SET_BY_ROWS, add_user_task, is_user_task, make_entry, shipped_table
 from rg_env.core.text import one_line, shortened, user_error
@@ -86,7 +87,7 @@ def import_unchanged(expected: Mapping[str, str]) -> None:
     files, and imports that fail, are left out."""
     for name, source in expected.items():
         with contextlib.suppress(InputError, OSError):
-            data = Path(name).read_bytes() if name.endswith(".py") else b""
+            data = regular(name).read_bytes() if name.endswith(".py") else b""
             if not data or hashlib.sha256(b"%d:" % len(data) + data).hexdigest() == source:
                 import_user_code([name])
 

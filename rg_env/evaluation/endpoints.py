@@ -42,6 +42,9 @@ _SHORTEST_KEY = 8
 _MOST_TOKENS = 2**40
 """Maximum plausible number of tokens. Larger numbers in replies are ignored."""
 
+_MOST_PARTS = 250_000
+"""Maximum number of brackets and commas in a reply. A chat completion has fewer than 100, and those in its text."""
+
 
 class EndpointFailed(ServerError):
     """A call failed for a reason that applies to all calls."""
@@ -177,6 +180,8 @@ class Endpoint:
 
     def _json(self, response: HttpReply) -> Any:
         """Return the parsed JSON body with the API key masked, or None for an error response whose body is not JSON."""
+        if sum(map(response.body.count, (b"{", b"[", b","))) > _MOST_PARTS:  # it would take seconds to parse and mask
+            raise BadReplyError(f"the reply has more than {_MOST_PARTS:,} parts")
         try:
             return self._masked(response.json())
         except (ValueError, RecursionError) as error:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rg_env.core.files import links_out
+from rg_env.core.files import links_out, regular
 from rg_env.core.grading.extraction import completion_text
 from rg_env.core.tasks.task_table import load_table
 from rg_env.core.text import json_problem, reason_of
@@ -88,7 +88,7 @@ def read_replies(path: Path, task: str | None = None) -> Iterator[GivenReply]:
         files = [path]
     for file in files:
         try:
-            yield from _of_file(file, task)
+            yield from _of_file(regular(file), task)
         except OSError as error:
             raise InputError(f"{file} cannot be read: {error.strerror or error}") from error
         except (UnicodeDecodeError, csv.Error, zipfile.BadZipFile) as error:
@@ -188,7 +188,10 @@ def _of_row(row: Mapping[str, Any], defaults: Mapping[str, Any], where: str) -> 
         values["task"] = entry["metadata"].get("source_dataset")
     task = str(values["task"] or defaults["task"] or "")
     if not task:
-        raise InputError(f"{where} names no task: add a column `task`, or pass --task")
+        raise InputError(
+            f"{where} names no task: add a column `task`, or pass --task "
+            "(for your own questions, use rg_env.Environment)"
+        )
     if task not in load_table():
         raise InputError(f"{where}: {unknown_name('task', task, load_table())}")
     if not isinstance(config, Mapping):

@@ -38,6 +38,7 @@ from rg_env.core.grading.scoring import Grading, Rollout, Score, lenient_correct
 from rg_env.core.run_folder import free_folder, locked, removed_on_error
 from rg_env.core.tasks.library_fixes import left_out
 from rg_env.core.tasks.task_table import is_user_task, load_table
+from rg_env.core.text import plain
 from rg_env.errors import InputError, unknown_name
 from rg_env.evaluation import results as schema
 from rg_env.evaluation.questions import ROLLOUTS, Answer
@@ -74,10 +75,10 @@ def grade(
     """
     if task not in load_table():
         raise unknown_name("task", task, load_table())
-    config = dict(config or {})
+    config = plain(dict(config or {}))
     if isinstance(entry_or_question, str):
         if "seed" not in config:
-            raise InputError("a question without its entry needs the library's seed (and size) in config")
+            raise InputError("a question without its entry needs the library's seed, such as config={'seed': 42}")
         entry = entries_for(task, config, [entry_or_question]).get(entry_or_question.strip())
         if entry is None:
             raise InputError(
@@ -204,10 +205,10 @@ def score_replies(
     tallies: _Tallies = {}
     questions: dict[tuple[str, str, str], _Question] = {}
     ungraded = Counter[str]()
+    lookup = _Lookup(path, task)
+    if not lookup.total:
+        raise InputError(f"{path} contains no replies")
     with ExitStack() as stack, removed_on_error(folder), _quiet(), Progress(*columns, console=console) as progress:
-        lookup = _Lookup(path, task)
-        if not lookup.total:
-            raise InputError(f"{path} contains no replies")
         lookup.run(progress)
         folder.mkdir(parents=True, exist_ok=True)
         stack.enter_context(locked(folder, empty=True))

@@ -34,7 +34,7 @@ from rg_env.core.data.generation import check_options
 from rg_env.core.files import FULL, write_aside
 from rg_env.core.processes import resume_words
 from rg_env.core.run_folder import free_folder, locked, read_yaml, removed_on_error
-from rg_env.core.text import counted, one_line
+from rg_env.core.text import counted, one_line, wrapped
 from rg_env.errors import EngineError, InputError, OutputFolderError, RGEnvError, ServerError
 from rg_env.evaluation import endpoints, local_models
 from rg_env.evaluation.config import EvalConfig
@@ -450,4 +450,4 @@ class Bars(Progress):
 
 def _say(*lines: str) -> None:
     with contextlib.suppress(OSError):  # closed output or a full disk is reported later, after the results are written
-        print(*lines, sep="\n", flush=True)
+        print(*map(wrapped, lines), sep="\n", flush=True)

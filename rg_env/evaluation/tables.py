@@ -18,12 +18,14 @@ from rg_env.core.statistics import Interval, p_shown, with_interval
 from rg_env.core.text import counted, without_controls
 from rg_env.evaluation.results import PART_SUFFIXES, Accuracy, EvaluationSampling, Results, Scores, TaskPart
 
-_ABOUT_ACCURACIES = (
-    "Accuracies with 95% intervals, clustered by question. Constant: accuracy of the best constant answer. The rows "
-    "below the tasks contain means over the tasks, or totals (tokens, costs, failed calls and questions left out). "
-    "Adjusted for guessing: (accuracy - constant) / (1 - constant)."
-)
-ABOUT_LEFT_OUT = "Questions that a model was trained on are left out of that model's scores."
+_ABOUT_ACCURACIES = "Accuracies with 95% intervals, clustered by question."
+NOTES = {
+    "constant": "Constant: accuracy of the best constant answer.",
+    "adjusted for guessing": "Adjusted for guessing: (accuracy - constant) / (1 - constant).",
+    "left out": "Questions that a model was trained on are left out of that model's scores.",
+}
+"""Notes by the row or column that they explain."""
+_TOTALS = ("left out", "failed calls", "answer tokens", "cost")
 _ABOUT_PARTS = (
     "Accuracies with 95% intervals, clustered by question. Rows for training or held-out tasks cover all "
     "questions from those tasks."
@@ -54,17 +56,26 @@ class Table:
 
 def tables_of(results: Results, limit: int | None = None) -> list[Table]:
     """Return tables of accuracies by task, and of differences between models."""
-    left_out = f" {ABOUT_LEFT_OUT}" if results.overlap_is_known else ""
-    about = _ABOUT_PARTS if _parts(results) else f"{_ABOUT_ACCURACIES}{left_out}"
     table = [["task", "n", "constant", *results.models], *_accuracies(results, limit)]
     if all(task.floor is None for task in results.tasks.values()):  # training runs do not measure floors
         table = [[*row[:2], *row[3:]] for row in table]
+    about = _ABOUT_PARTS if _parts(results) else _about_rows(results, {*table[0], *(row[0] for row in table)})
     tables = [Table("", table[0], table[1:], [about, *([] if limit else results.notes)])]
     if differences := _differences(results):
         heads = ["task", "models", "n", "difference", "p-value"]
         rows = _shortened(differences, limit)
         tables.append(Table("Two models on the same questions", heads, rows, [_ABOUT_DIFFERENCES]))
     return tables
+
+
+def _about_rows(results: Results, shown: set[str]) -> str:
+    """Explain the rows and columns with these names."""
+    notes = [_ABOUT_ACCURACIES]
+    if len(results.tasks) > 1:
+        totals = ", ".join(name for name in _TOTALS if name in shown)
+        notes.append(f"The rows below the tasks contain means over the tasks{totals and f', or totals ({totals})'}.")
+    shown = shown if results.overlap_is_known else shown - {"left out"}
+    return " ".join([*notes, *(note for name, note in NOTES.items() if name in shown)])
 
 
 def print_results(results: Results, console: Console | None = None) -> None:

@@ -169,7 +169,9 @@ def fixed_and_swept(overrides: Sequence[str], words: Sequence[str]) -> tuple[lis
     if twice := next((key for word in fixed if (key := word.partition("=")[0].strip()) in given), None):
         raise InputError(f"{twice} is given both inside and outside --sweep: remove one")
     if len(fixed) == len(words):
-        raise InputError(f"--sweep {shortened(words[0])}: list several values for at least one key, such as seed=0,1,2")
+        is_list = isinstance(_axis(words[0])[1][0], list)
+        remedy = "leave out the brackets" if is_list else "list several values for at least one key, such as seed=0,1,2"
+        raise InputError(f"--sweep {shortened(words[0])}: {remedy}")
     return [*overrides, *fixed], [word for word in words if word not in fixed]
 
 
@@ -219,7 +221,9 @@ def _axis(word: str) -> tuple[str, list[Any]]:
     key, _, text = word.partition("=")
     key, option = key.strip(), f"--sweep {shortened(word)}"
     if not all(key.split(".")) or not text.strip() or text.rstrip().endswith(","):
-        raise InputError(f"{option} is not of the form section.key=value,value (an empty value is '' or null)")
+        raise InputError(
+            f"{option} is not of the form section.key=value,value, without spaces (an empty value is '' or null)"
+        )
     try:
         values = yaml12.load_word(f"[{text}\n]")  # a line break keeps a comment from swallowing the bracket
     except (ValueError, yaml.YAMLError) as error:
@@ -274,6 +278,8 @@ def read_points(folder: Path) -> dict[str, dict[str, Any]]:
     """
     file = folder / SWEEP_FILE
     if not file.is_file():
+        if not folder.is_dir():
+            raise InputError(f"there is no folder {one_line(folder)}: pass the output.dir of a sweep")
         raise InputError(
             f"{folder} is not a sweep, because it has no {SWEEP_FILE}; pass the output.dir of a sweep. For single "
             "runs, use `rg-env plot` or `rg-env eval --models`"

@@ -32,7 +32,7 @@ from huggingface_hub.utils import disable_progress_bars
 from huggingface_hub.utils.sha import git_hash
 from pydantic import BaseModel, ValidationError
 
-from rg_env.core.files import write_aside
+from rg_env.core.files import regular, write_aside
 from rg_env.core.hub import LOGIN, OptimizerState, push_arguments, repo_problem, revision_problem
 from rg_env.core.processes import entered
 from rg_env.core.text import listed, one_line
@@ -213,7 +213,7 @@ def _completed(
 
 def _read_card(file: Path) -> bytes:
     try:
-        content = file.read_bytes()
+        content = regular(file).read_bytes()
         content.decode()
     except OSError as error:
         raise InputError(f"--card {file} cannot be read: {error.strerror}") from error

@@ -40,6 +40,7 @@ def test_load_environment_returns_a_verifiers_environment() -> None:
     assert (env.environment.train_rows, env.environment.eval_rows) == (plain.train_rows, plain.eval_rows)
     assert env.manifest == plain.manifest
     assert as_environment(env) is env.environment
+    assert repr(env) == f"ReasoningGymEnv({plain!r}, 'eval')"
 
 
 @pytest.mark.parametrize("split", ["train", "eval"])
@@ -144,7 +145,8 @@ def test_bad_arguments_are_reported_at_once(options: dict[str, Any], error: type
 
 
 @pytest.mark.parametrize(
-    ("name", "use"), [("get_dataset", "train_rows"), ("eval_dataset", "eval_rows"), ("rubric", "environment.rubric")]
+    ("name", "use"),
+    [("get_dataset", "train_rows"), ("eval_dataset", "eval_rows"), ("system_prompt", "environment.system_prompt")],
 )
 def test_attributes_of_the_v0_api_are_explained(name: str, use: str) -> None:
     """`hasattr` still reports that they are missing."""

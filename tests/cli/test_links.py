@@ -167,12 +167,22 @@ def test_damaged_sweeps_are_one_line(rg_env: Run, tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "run")
 
 
-def test_endless_configs_and_long_paths_are_one_line(rg_env: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").symlink_to("/dev/zero")
-    names = {"train": f"{tmp_path}/a.yaml", "eval": f"{tmp_path}/a.yaml"}
-    long = dict.fromkeys(("report", "plot", "compare", "score", "export"), "x" * 5000)
-    for command, path in {**names, **long}.items():
-        code, _, error = rg_env(command, path)
+@pytest.mark.parametrize("kind", ["device", "pipe"])
+def test_files_without_an_end_are_one_line(kind: str, rg_env: Run, tmp_path: Path) -> None:
+    """Configs, replies, data and manifests that are pipes or devices are not read."""
+    for name in ("a.yaml", "a.jsonl", "a.json", "a.csv"):
+        (tmp_path / name).symlink_to("/dev/zero") if kind == "device" else os.mkfifo(tmp_path / name)
+    tiny = ("train", Path(__file__).parents[2] / "configs/train/tiny.yaml", "--dry-run")
+    commands = [("train", "a.yaml"), ("eval", "a.yaml"), *(("score", f"a.{end}") for end in ("jsonl", "json", "csv"))]
+    commands += [(*tiny, f"data.path={tmp_path}/a.jsonl", "tasks=null"), (*tiny, f"splits.manifest={tmp_path}/a.json")]
+    for command, path, *more in commands:
+        code, _, error = rg_env(command, path if more else tmp_path / path, *more)
+        assert (code, error.count("error: "), "it is not a regular file" in error) == (2, 1, True), error
+
+
+def test_long_paths_are_one_line(rg_env: Run) -> None:
+    for command in ("report", "plot", "compare", "score", "export"):
+        code, _, error = rg_env(command, "x" * 5000)
         assert (code, error.count("error: ")) == (2, 1), error
 
 

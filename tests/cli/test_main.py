@@ -34,7 +34,8 @@ def test_tasks_lists_all(rg_env: Run) -> None:
     assert len(records) == 105
     assert [line.split()[0] for line in listing.splitlines()[1:106]] == [each["name"] for each in records]
     (line,) = [line for line in listing.splitlines() if line.startswith("leg_counting ")]
-    assert "arithmetic.leg_counting" in line
+    assert line.endswith(" 0.00")
+    assert max(map(len, listing.splitlines())) <= 80
     logic = json.loads(rg_env("tasks", "--category", "logic", "--sort", "constant", "--json")[1])
     assert {each["category"] for each in logic} == {"logic"}
     assert [each["constant"] for each in logic] == sorted(each["constant"] for each in logic)
@@ -70,7 +71,8 @@ def test_tasks_shows_one_at_a_level(rg_env: Run) -> None:
     """The output has the task's options, levels and figures, and examples with their answers."""
     _, plain, _ = rg_env("tasks", "leg_counting")
     assert "max_animals: 10" in plain
-    assert "\n  gold: gold answers that score 1.0 " in plain
+    assert "\n  grader     arithmetic.leg_counting\n  gold       300/300    gold answers that score 1.0\n" in plain
+    assert max(map(len, plain.splitlines())) <= 80
     code, harder, _ = rg_env("tasks", "leg_counting", "--level", "3", "--show", "2")
     assert code == 0
     assert "max_animals: 10\n" not in harder
@@ -105,6 +107,12 @@ def test_the_audit_is_shown(rg_env: Run) -> None:
         (["train", TINY_RUN, "training.max_tokens=600", "output.dir=x"], "max_tokens=600 does not fit"),
         ([*SHORTEST_PATHS, "-n", "3", "--max-tokens", "8"], "remove the task, or choose an easier level or another"),
         (["tran"], "unknown command 'tran': did you mean 'train'?"),
+        (["sweep", TINY_RUN], "unknown command 'sweep': use `rg-env train CONFIG --sweep KEY=VALUE,VALUE`"),
+        (["train", "tiny_curriculum"], "did you mean configs/train/tiny_curriculum.yaml?"),
+        (["train", TINY_RUN, "lr=1e-6"], "lr = 1e-06 @ command line: use training.learning_rate"),
+        (["train", TINY_RUN, "--sweep", "seed=[0,1]"], "--sweep 'seed=[0,1]': leave out the brackets"),
+        (["train", TINY_RUN, "--sweep", "seed=0,", "1"], "section.key=value,value, without spaces"),
+        (["compare", "nowhere"], "there is no folder nowhere: pass the output.dir of a sweep"),
         (["train", TINY_RUN, "--learning_rate=1e-6"], "to set this config key, write training.learning_rate=1e-6"),
         (["train", "--config", TINY_RUN], "has no option '--config': pass the path alone, as in rg-env train CONFIG"),
         (["push", "--checkpoint_dir", "x", "--repo-id", "a/b"], "pass the path alone, as in rg-env push CHECKPOINT"),

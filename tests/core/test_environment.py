@@ -16,6 +16,7 @@ from rg_env.core.grading.extraction import extract
 from rg_env.core.grading.scoring import Rollout, score_match
 from rg_env.core.prompts import SYSTEM_PROMPT
 from rg_env.errors import InputError, RewardError, UnknownNameError
+from rg_env.training.config.grpo import GRPOConfig
 
 CHAT = [{"role": "user", "content": "1 + 1?"}]
 ROWS = [{"question": f"{n} + 0?", "answer": str(n)} for n in range(1, 4)]
@@ -73,6 +74,19 @@ def test_numbers_of_numpy_are_answers(answer: Any) -> None:
     env = Environment([{"question": "2 + 3?", "answer": answer}])
     [scored] = env.score([env.rollout(env.train_rows[0], "<answer>5</answer>")])
     assert scored.status == "correct"
+
+
+def test_numbers_of_numpy_are_sizes_seeds_and_options() -> None:
+    """The rows are those of Python's numbers. Booleans are no sizes."""
+    task = {"name": "chain_sum", "weight": np.float32(2), "levels": {"num_terms": np.int64(1)}}
+    env = ReasoningGym([task], np.int64(3), np.uint8(2), seed=np.int32(4), eval_seed=np.int64(1))
+    own = ReasoningGym({"name": "chain_sum", "levels": {"num_terms": 1}}, 3, 2, seed=4, eval_seed=1)
+    assert (env.train_rows, env.eval_rows) == (own.train_rows, own.eval_rows)
+    with pytest.raises(InputError, match="not True"):
+        ReasoningGym("gcd", np.bool_(True), 2)
+    assert GRPOConfig(max_steps=np.int64(3), learning_rate=np.float32(0.5), seed=np.uint8(1)).max_steps == 3
+    level = ReasoningGym({"name": "gcd", "level": np.int64(1)}, 1, 0)
+    assert level.mixture.tasks[0].level == 1
 
 
 def test_repeated_rows_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,9 @@
 import datetime
 import json
 import re
+import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -92,6 +95,18 @@ def test_a_level_becomes_options() -> None:
     one = Mixture.parse({"name": "maze", "levels": {"dist": 3}}).tasks[0]
     assert one.config["max_grid_size"] == resolve_levels("maze", 0, None)["max_grid_size"]
     assert resolve_levels("maze", None, None) == {}
+
+
+def test_threads_keep_the_filters_of_warnings() -> None:
+    """The library's warnings are ignored while it is imported. The filters are those of all threads."""
+    before, interval = list(warnings.filters), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda _: library.factory(), range(400)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert list(warnings.filters) == before
 
 
 def test_working_levels_leave_out_the_broken() -> None:

@@ -15,6 +15,7 @@ from rg_env.core.text import (
     shown,
     visible_line,
     without_controls,
+    wrapped,
 )
 
 
@@ -72,3 +73,18 @@ def test_keys_are_as_short_as_possible(keys: list[str]) -> None:
 def test_values_by_key_are_one_line() -> None:
     values: dict[str, Any] = {"training.learning_rate": 1e-6, "tasks.a.level": 1, "tasks.b.level": 2}
     assert described(values) == "learning_rate=1e-6 a.level=1 b.level=2"
+
+
+def test_lines_are_wrapped_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A continuation starts below the text after the first column. Elsewhere, such as in a file, lines stay whole."""
+    line = "#   output      a fresh folder under outputs/, a checkpoint at the end"
+    assert wrapped(line) == line
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    below = "#".ljust(16)
+    assert wrapped(f"{line}\nloading tiny ...").splitlines() == [
+        "#   output      a fresh folder under",
+        f"{below}outputs/, a checkpoint",
+        f"{below}at the end",
+        "loading tiny ...",
+    ]

@@ -242,6 +242,24 @@ def test_odd_replies_of_a_tokenizer_are_ignored(tokens: str) -> None:
     assert asyncio.run(ask()) == (False, 0), "cookies would pile up"
 
 
+def test_replies_of_many_parts_are_not_parsed() -> None:
+    """They would take seconds to parse and mask. An answer may contain many commas and brackets."""
+
+    async def ask(body: bytes) -> Reply:
+        server, (url,) = await _serve({"x": http(body)})
+        ready = Endpoint(url, "m", RequestsConfig(tries=1), KEY, ssl.create_default_context())
+        async with ready.client() as client:
+            found = await ready.reply(ChatRequest([], Sampling()), client)
+        server.close()
+        return found
+
+    text = "[1, 2, {3}]," * 20_000
+    assert asyncio.run(ask(json.dumps(completion(text)).encode())).text == text
+    for part in (b'{"":1},', b"1,", b"[]"):
+        many = GOOD.replace(b"{", b'{"more": [' + part * 250_000 + b"1],", 1)
+        assert "more than 250,000 parts" in str(asyncio.run(ask(many)).error)
+
+
 @pytest.mark.parametrize("status", [401, 403, 404])
 def test_a_single_refusal_among_answers_is_retried(status: int, tmp_path: Path) -> None:
     """Large services return such errors now and then. Before the first answer, and if they persist, they end the

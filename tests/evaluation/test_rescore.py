@@ -13,6 +13,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 from rich.console import Console
+from run_code import files_up_to
 
 import rg_env
 from rg_env.cli.main import run as rg_env_command
@@ -220,7 +221,7 @@ def test_results_work_with_the_other_commands(tmp_path: Path, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("row", "error"),
     [
-        ({"question": "?", "reply": "4"}, "a.jsonl:1 names no task: add a column `task`, or pass --task"),
+        ({"question": "?", "reply": "4"}, "a.jsonl:1 names no task: add a column `task`, or pass --task (for your own"),
         ({"task": "gdc", "question": "?", "reply": "4"}, "a.jsonl:1: unknown task 'gdc': did you mean 'gcd'?"),
         ({"task": "gcd", "question": "?"}, "a.jsonl:1 has no reply: it needs one of the columns reply, completion"),
         ({"task": "gcd", "reply": "4"}, "a.jsonl:1 needs a question, or an entry, or the library's seed and index"),
@@ -302,3 +303,11 @@ def test_files_with_another_structure_are_one_line_errors(tmp_path: Path, name: 
     with pytest.raises(InputError, match=f"{name}.* has not the structure") as caught:
         list(read_replies(tmp_path / name))
     assert "\n" not in str(caught.value)
+
+
+def test_a_full_disk_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    """The folder, which would contain only some of the replies, is removed."""
+    file = _lines(tmp_path / "a.jsonl", [{"task": "gcd", "entry": GCD, "reply": RIGHT}] * 100)
+    with files_up_to(10_000), pytest.raises(OSError, match=r"File too large: '.*a\.jsonl\.out/rollouts\.jsonl'"):
+        _scored(file)
+    assert not (tmp_path / "a.jsonl.out").exists()

@@ -7,7 +7,7 @@ from result_files import all_results, model_result, task_results
 from rich.console import Console
 
 from rg_env.evaluation.report.content import Page
-from rg_env.evaluation.results import Results
+from rg_env.evaluation.results import Results, TaskResults
 from rg_env.evaluation.tables import markdown, print_results
 
 
@@ -64,18 +64,30 @@ def test_the_number_of_questions_is_a_range_if_models_answered_different_numbers
             assert [line for line in lines if line.startswith(f"maze {n} ")]
 
 
-def test_the_table_explains_its_terms_and_has_no_empty_rows() -> None:
-    """With one answer per question, for example, there are no rows for pass@k."""
-    for lines in _texts(all_results([task_results({"a": 0.5})])):
-        for words in ("clustered by question", "best constant answer", "(1 - constant)", "was trained on"):
-            assert words in " ".join(lines)
-        assert not [line for line in lines if line.startswith(("pass@", "left out", "failed calls", "cost "))]
+@pytest.mark.parametrize(
+    ("task", "explained"),
+    [
+        (task_results({"a": model_result(0.5, left_out=3, guess_adjusted=0.3)}), True),
+        (task_results({"a": 0.5}, floor=None), False),
+    ],
+)
+def test_the_table_explains_its_terms_and_no_others(task: TaskResults, explained: bool) -> None:
+    """Terms of rows and columns without values are not explained, and neither are rows that one task does not have."""
+    for lines in _texts(all_results([task])):
+        assert "clustered by question" in " ".join(lines)
+        for words in ("best constant answer", "(1 - constant)", "was trained on"):
+            assert (words in " ".join(lines)) == explained
+        assert not [line for line in lines if line.startswith(("pass@", "failed calls", "cost "))]
+        assert "means over the tasks" not in " ".join(lines)
+    both = all_results([task, task_results({"a": 0.5}, "gcd", floor=None)])
+    totals = "left out, answer tokens" if explained else "answer tokens"
+    assert f"means over the tasks, or totals ({totals})." in " ".join(_texts(both)[1])
 
 
 def test_no_left_out_questions_are_reported_if_the_overlap_is_unknown() -> None:
     """A note names the model instead, and the statement is missing from the tables and the report."""
     note = "a: its training questions are not recorded, so its overlap with the questions is unknown"
-    results = all_results([task_results({"a": 0.5})], notes=[note])
+    results = all_results([task_results({"a": model_result(0.5, left_out=1)})], notes=[note])
     page = Page("", "")
     page.add_results(results)
     for text in [*map(" ".join, _texts(results)), *(" ".join(table.notes) for table in page.tables)]:

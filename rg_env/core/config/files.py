@@ -9,6 +9,7 @@ environment and never appear in a config.
 """
 
 import copy
+import glob
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from typing import Any
 
 from rg_env.core.config import yaml12
 from rg_env.core.config.yaml12 import Keys as Keys
+from rg_env.core.files import regular
 from rg_env.core.text import one_line, reason_of, shortened, similar_file
 from rg_env.errors import InputError
 
@@ -248,7 +250,7 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
     """Return the mapping in a YAML file and the line number of each key."""
     name = shortened(str(file))
     try:
-        with file.open("rb") as opened:  # which may be a link to a device without an end
+        with regular(file).open("rb") as opened:
             text = opened.read(_MOST_BYTES + 1).decode()
         if len(text) > _MOST_BYTES:
             raise ValueError(f"it is larger than {_MOST_BYTES / 2**20:g} MB")
@@ -256,7 +258,7 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
     except UnicodeDecodeError as error:
         raise InputError(f"cannot read the config {name}: it is not UTF-8 text") from error
     except (OSError, ValueError) as error:
-        hint = similar_file(file) if isinstance(error, FileNotFoundError) else ""
+        hint = _similar(file) if isinstance(error, FileNotFoundError) else ""
         raise InputError(f"cannot read the config {name}: {reason_of(error)}{hint and f'; {hint}'}") from error
     values = {} if values is None else values
     if not isinstance(values, dict):
@@ -268,6 +270,12 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
                 f"{file}: line {line}: {section}.{key} has no value because '#' starts a comment; quote the value"
             )
     return values, lines
+
+
+def _similar(missing: Path) -> str:
+    """Return a question that suggests the configs of this name in `configs/`, or files with similar names, or ""."""
+    shipped = sorted(map(str, Path("configs").glob(f"*/{glob.escape(missing.stem)}.yaml")))
+    return f"did you mean {' or '.join(shipped)}?" if shipped else similar_file(missing)
 
 
 def leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

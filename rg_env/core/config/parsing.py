@@ -8,6 +8,7 @@ This module also defines the sections and field types that training and evaluati
 
 import contextlib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import UnionType
@@ -28,7 +29,7 @@ from rg_env.core.config.files import Document, Keys, without_key
 from rg_env.core.config.files import read_config as read_config
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement
 from rg_env.core.tasks.task_table import is_task_option
-from rg_env.core.text import shortened
+from rg_env.core.text import plain, shortened
 from rg_env.errors import ConfigError, InputError, unknown_name
 
 _Section = TypeVar("_Section", bound="Section")
@@ -70,7 +71,7 @@ class Section(BaseModel):
         if not isinstance(value, dict):
             return value
         lists = {name for name, field in cls.model_fields.items() if _is_list_of_text(field.annotation)}
-        return {key: [each] if isinstance(each, str) and key in lists else each for key, each in value.items()}
+        return {key: [each] if isinstance(each, str) and key in lists else plain(each) for key, each in value.items()}
 
 
 @dataclass(frozen=True)
@@ -202,7 +203,7 @@ def unknown_key(schema: type[BaseModel], path: Keys, kind: str = "key") -> str:
         return str(unknown_name("key", name, ()))
     for known in (section, schema):
         if name in (renamed := getattr(known, "renamed", {})):
-            return str(renamed[name])
+            return _located(str(renamed[name]), schema, section)
     if issubclass(section, TaskOptions) and is_task_option(name):
         return f"is an option of the task; use config: {{{name}: VALUE}}"
     sections = [((), schema), *_sections(schema)]
@@ -211,6 +212,15 @@ def unknown_key(schema: type[BaseModel], path: Keys, kind: str = "key") -> str:
         shown = [text if "." in text else f"{text} (at the top level)" for text in found[:3]]
         return f"unknown key {name!r}: did you mean {' or '.join(shown)}?"
     return str(unknown_name("key" if len(path) > 1 else kind, name, section.model_fields))
+
+
+def _located(advice: str, schema: type[BaseModel], section: type[BaseModel]) -> str:
+    """Add its section to the key in "use KEY" if the key is in another section than `section`."""
+    match = re.match(r"use (\w+)\b(?!\.)", advice)
+    if not match or match[1] in section.model_fields:
+        return advice
+    paths = (".".join((*place, match[1])) for place, each in _sections(schema) if match[1] in each.model_fields)
+    return advice.replace(match[1], next(paths, match[1]), 1)
 
 
 def _sections(schema: type[BaseModel], above: Keys = ()) -> Iterator[tuple[Keys, type[BaseModel]]]:

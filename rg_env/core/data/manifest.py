@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from rg_env.core.data.selection import DrawnRow
 from rg_env.core.data.splits import Split, SplitBy, question_hash
+from rg_env.core.files import regular
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import is_user_task
 from rg_env.core.text import counted, reason_of, shortened
@@ -74,7 +75,7 @@ def read_manifest(source: str | Path | Manifest) -> Manifest:
     if isinstance(source, str | Path):
         name = f"the manifest {shortened(str(source))}"
         try:
-            value = json.loads(Path(source).read_text(encoding="utf-8"))
+            value = json.loads(regular(source).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{name} cannot be read: {reason_of(error)}") from error
     if isinstance(value, Mapping) and "rows" in value:  # a run's manifest, which also records the machine

@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Literal
 
 from rg_env.core.config.files import OTHER_NAMES
 from rg_env.core.config.parsing import Section, Text
+from rg_env.core.files import regular
 from rg_env.core.grading.graders.forms import same_value
 from rg_env.core.hub import hub_answers
 from rg_env.core.processes import print_once
@@ -301,6 +302,7 @@ def _read(name: str, config: str | None, split: str) -> Iterable[_Located]:
     if file.is_dir() or kind not in FILES:
         raise InputError(f"{shortened(name)} is not a data file; data files end in {', '.join(FILES)}")
     try:
+        regular(file)
         if kind == ".parquet":
             from pyarrow import parquet  # type: ignore[import-untyped]
 

@@ -41,8 +41,9 @@ GATES: dict[str, Callable[[Rollout], bool]] = {
 }
 """Conditions by name. A gated reward is 0 for rollouts that do not meet its condition."""
 _MAX_VALUE = 1e38
-_BATCH = ("completions", "prompts", "completion_ids")
-"""Parameters of reward functions for TRL."""
+_VARIABLE = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+_BATCH = {"completions": "rollout.text", "prompts": "rollout.prompt", "completion_ids": "rollout.token_ids"}
+"""Parameters of reward functions for TRL, each with one rollout's value."""
 _ONE_ROLLOUT = "a reward scores one rollout and returns a number"
 _AT_LEAST_0 = ("max_tokens", "margin", "ngram")
 
@@ -143,12 +144,14 @@ def check_signature(name: str, function: RewardFunction) -> None:
     for parameter in parameters:
         if parameter.kind is parameter.POSITIONAL_ONLY:
             raise InputError(f"reward {name!r}: {parameter.name!r} is positional-only; make it a keyword parameter")
-        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+        if parameter.kind in _VARIABLE:
             continue
         if parameter.name in _BATCH:
+            needed = [each.name for each in parameters if each.default is each.empty and each.kind not in _VARIABLE]
+            call = ", ".join(f"{each}=[{_BATCH.get(each, f'rollout.row[{each!r}]')}]" for each in needed)
             raise InputError(
                 f"reward {name!r} takes a batch ({parameter.name!r}), as in TRL, but {_ONE_ROLLOUT}: wrap "
-                f"it, as in `def NAME(rollout): return {name}(completions=[rollout.text])[0]`"
+                f"it, as in `def NAME(rollout): return {name}({call})[0]`"
             )
         if parameter.name not in PARAMETERS and parameter.default is parameter.empty:
             raise unknown_name(f"parameter of reward {name!r}", parameter.name, PARAMETERS)

@@ -13,6 +13,7 @@ import io
 import json
 import random
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from types import ModuleType
@@ -21,13 +22,14 @@ from typing import Any
 from rg_env.core.text import reason_of, user_error
 from rg_env.errors import InputError
 
+_IMPORT = threading.Lock()
 NOT_A_TASK = "composite"
 """The library's own mixture, which is registered like a task. `Mixture` replaces it."""
 
 
 def factory() -> ModuleType:
     """Return `reasoning_gym.factory` with every task registered."""
-    with warnings.catch_warnings():
+    with _IMPORT, warnings.catch_warnings():  # one thread would restore the filters while another still imports
         # cellpylib, a dependency of game_of_life, causes warnings about invalid escapes and about literals compared
         # with `is`.
         warnings.simplefilter("ignore", SyntaxWarning)

@@ -64,6 +64,7 @@ def plot_files(
     if runs and others:
         raise InputError(f"{runs[0]} contains training metrics, but {others[0]} contains results: plot them separately")
     if group is not None and others:
+        read_results(others[0])  # raises if the file is missing
         raise InputError(f"--group averages training runs, but {others[0]} contains results")
     if not runs:
         results = merged({str(file): read_results(file) for file in files})

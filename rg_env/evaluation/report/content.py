@@ -27,7 +27,7 @@ from rg_env.evaluation import results as schema
 from rg_env.evaluation.questions import ROLLOUTS, Answer
 from rg_env.evaluation.results import PART_SUFFIXES, Paired, Results, Scores, TaskPart, TaskResults
 from rg_env.evaluation.scores import compared, scores_from, together
-from rg_env.evaluation.tables import ABOUT_LEFT_OUT, Table, cell, columns_of, figures_of
+from rg_env.evaluation.tables import NOTES, Table, cell, columns_of, figures_of
 
 POINTS = 1_000
 """Maximum number of values per metric in a report. If any metric has more, only every n-th value of each metric is
@@ -51,8 +51,7 @@ _NOTES = {
     "macro average": "Macro average: the unweighted mean over the tasks.",
     _DIFFERENCE: "Difference: on the same questions, with a 95% interval (Newcombe) and the p-value of a two-sided "
     "permutation test.",
-    "constant": "Constant: accuracy of the best constant answer.",
-    "adjusted for guessing": "Adjusted for guessing: (accuracy - constant) / (1 - constant).",
+    **NOTES,
 }
 """Notes by the row or column that they explain."""
 IntervalEstimate = tuple[float, float | None, float | None]
@@ -325,9 +324,8 @@ def results_table(results: Results, kind: ModelKind, steps: Mapping[str, Results
             task.comparisons,
         )
     heads, cells = columns_of(rows)
-    notes = [note for about, note in _NOTES.items() if about in heads or about == rows[0]["task"]]
-    if "left out" in heads and results.overlap_is_known:
-        notes.append(ABOUT_LEFT_OUT)
+    explained = {*heads, rows[0]["task"]} - (set() if results.overlap_is_known else {"left out"})
+    notes = [note for about, note in _NOTES.items() if about in explained]
     return Table("Results", [head.replace(_DIFFERENCE, f"{_DIFFERENCE} to {first}") for head in heads], cells, notes)
 
 

@@ -127,6 +127,7 @@ def test_runs_are_averaged_by_setting(rg_env: Run, error_of: Error) -> None:
     )
     file = write("r.json", task_results({"a": 0.5}))
     assert "--group averages training runs, but r.json contains results" in error_of("plot", file, "--group")
+    assert "cannot be read: No such file" in error_of("plot", "missing.json", "--group")
     assert "is not WIDTHxHEIGHT in inches" in error_of("plot", "sweep", "--size", "6,5x3")
 
 
