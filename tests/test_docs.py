@@ -245,6 +245,8 @@ def test_the_api_pages_list_the_public_names() -> None:
     names = {name for name in dir(rg_env) if not name.startswith("__")} - errors
     training = {f"rg_env.training.{name}" for name in dir(rg_env.training)}
     assert sorted(listed) == sorted({*(f"rg_env.{name}" for name in names), "rg_env.errors", *training})
+    for text in pages.values():
+        assert all("```python" in section for section in re.split("^## ", text, flags=re.MULTILINE)[1:])
     overview = (reference_docs.FOLDER / "api.md").read_text(encoding="utf-8")
     for name in set(listed) - {"rg_env.errors"}:
         [page] = [page for page, text in pages.items() if f"::: {name}\n" in f"{text}\n"]
