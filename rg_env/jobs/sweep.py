@@ -368,6 +368,20 @@ def run_sweep(sweep: Sweep, folder: Path, *, again: str, command: CommandLine = 
     return int(failed)
 
 
+def _shown(head: str) -> Callable[[str], str | None]:
+    """Return a function that selects the lines of a run's output for the console: those before the summary, without
+    answers. The others are in the log."""
+    is_over = False
+
+    def shown(line: str) -> str | None:
+        nonlocal is_over
+        hidden = is_over or line[:1] in ("", " ")
+        is_over = is_over or line.startswith(("Trained for ", "Interrupted after ", "Stopped by "))
+        return None if hidden else f"{head} {line}"
+
+    return shown
+
+
 def _run_point(supervisor: Supervisor, sweep: Sweep, point: SweepPoint, folder: Path, command: CommandLine) -> bool:
     """Run a point until it ends. A point that has already finished or been stopped by a monitor is not rerun. Returns
     whether the run has finished, rather than failed or been stopped."""
@@ -383,7 +397,7 @@ def _run_point(supervisor: Supervisor, sweep: Sweep, point: SweepPoint, folder: 
     supervisor.say(f"{head} {point.name}{' resumes' if resumes else ''}")
     start = time.monotonic()
     with supervisor.ending_programs():
-        program = supervisor.start(Command(tuple(command(point, place, resumes))), log, lambda line: f"{head} {line}")
+        program = supervisor.start(Command(tuple(command(point, place, resumes))), log, _shown(head))
         if not supervisor.wait_until(lambda: program.code is not None):
             supervisor.let_save(program, "interrupted: the run", interrupt=True)
     status, reason = status_of(folder, point.name)

@@ -62,7 +62,7 @@ if does != "trains":
     print("waiting", flush=True)
     time.sleep(600)
 leave()
-print("trained", flush=True)
+print("  an answer\\nTrained for 20 steps\\nFiles in sweep", flush=True)
 """
 
 
@@ -102,7 +102,7 @@ def test_a_run_that_fails_or_is_stopped_does_not_end_the_sweep(folder: Path, sta
         "[2/3] seed=1 failed with exit code 1: error: no [31m model (see sweep/logs/seed=1.log); the sweep continues",
         "[3/3] seed=2",
         "[3/3] seed 2",
-        "[3/3] trained",
+        "[3/3] Trained for 20 steps",
         "[3/3] seed=2 finished",
     ]
     assert [status_of(Path("sweep"), f"seed={seed}") for seed in range(3)] == [
@@ -110,6 +110,7 @@ def test_a_run_that_fails_or_is_stopped_does_not_end_the_sweep(folder: Path, sta
         ("failed", "exit code 1: error: no [31m model"),
         ("finished", ""),
     ]
+    assert Path("sweep/logs/seed=2.log").read_text() == "seed 2\n  an answer\nTrained for 20 steps\nFiles in sweep\n"
     assert Path("sweep/logs/seed=1.log").read_text() == "seed 1\nerror: no \x1b[31m model\n"
 
     (folder / "does-1").unlink()
@@ -119,7 +120,7 @@ def test_a_run_that_fails_or_is_stopped_does_not_end_the_sweep(folder: Path, sta
         "[1/3] seed=0: already stopped by monitor kl_spike after 20 steps",
         "[2/3] seed=1 resumes",
         "[2/3] seed 1 goes on",
-        "[2/3] trained",
+        "[2/3] Trained for 20 steps",
         "[2/3] seed=1 finished",
         "[3/3] seed=2: already finished",
     ]

@@ -77,7 +77,8 @@ def _rows(config: TrainConfig, training: GRPOSettings, own_rows: int | None) -> 
         yield f"tasks       {', '.join(f'{name} ({each})' for name, each in shown.items())}"
     if fixed := sum(count for name, count in counts.items() if name not in drawn):
         batches = -(-training.max_steps // training.num_iterations)
-        epochs = round(batches / (rows // training.prompts_per_step), 2)  # an incomplete last batch is not used
+        share = batches / (rows // training.prompts_per_step)  # an incomplete last batch is not used
+        epochs = round(share, 2) or float(f"{share:.1g}")
         prompts = f"{batches * training.prompts_per_step} prompts: {epochs:g} epoch{'' if epochs == 1 else 's'}"
         yield f"questions   {fixed} to train on, {prompts}"
     if drawn:
