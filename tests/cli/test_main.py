@@ -108,7 +108,7 @@ def test_the_audit_is_shown(rg_env: Run) -> None:
         ([*SHORTEST_PATHS, "-n", "3", "--max-tokens", "8"], "remove the task, or choose an easier level or another"),
         (["tran"], "unknown command 'tran': did you mean 'train'?"),
         (["sweep", TINY_RUN], "unknown command 'sweep': use `rg-env train CONFIG --sweep KEY=VALUE,VALUE`"),
-        (["train", "tiny_curriculum"], "did you mean configs/train/tiny_curriculum.yaml?"),
+        (["train", "legs"], "did you mean configs/train/legs.yaml?"),
         (["train", TINY_RUN, "lr=1e-6"], "lr = 1e-06 @ command line: use training.learning_rate"),
         (["train", TINY_RUN, "--sweep", "seed=[0,1]"], "--sweep 'seed=[0,1]': leave out the brackets"),
         (["train", TINY_RUN, "--sweep", "seed=0,", "1"], "section.key=value,value, without spaces"),
@@ -127,8 +127,8 @@ def test_the_audit_is_shown(rg_env: Run) -> None:
 )
 def test_mistakes_exit_with_code_2(rg_env: Run, arguments: list[str], words: str, tmp_path: Path) -> None:
     """The reason is printed in one line."""
-    for file in ("RUN/metrics.jsonl", "SWEEP/sweep.yaml"):
-        (tmp_path / file).parent.mkdir()
+    for file in ("RUN/metrics.jsonl", "SWEEP/sweep.yaml", "configs/train/legs.yaml"):
+        (tmp_path / file).parent.mkdir(parents=True)
         (tmp_path / file).write_text("{}")
     with contextlib.chdir(tmp_path):
         code, _, errors = rg_env(*arguments)
