@@ -205,15 +205,16 @@ def score_replies(
     tallies: _Tallies = {}
     questions: dict[tuple[str, str, str], _Question] = {}
     ungraded = Counter[str]()
-    lookup = _Lookup(path, task)
-    if not lookup.total:
-        raise InputError(f"{path} contains no replies")
-    with ExitStack() as stack, removed_on_error(folder), _quiet(), Progress(*columns, console=console) as progress:
+    with ExitStack() as stack, removed_on_error(folder), _quiet():
+        lookup = _Lookup(path, task)
+        if not lookup.total:
+            raise InputError(f"{path} contains no replies")
+        progress = stack.enter_context(Progress(*columns, console=console))
         lookup.run(progress)
         folder.mkdir(parents=True, exist_ok=True)
         stack.enter_context(locked(folder, empty=True))
         bar = progress.add_task("replies", total=lookup.total)
-        with opened_to_append(folder / ROLLOUTS) as file:
+        with _removed_if_partial(folder / ROLLOUTS), opened_to_append(folder / ROLLOUTS) as file:
             for given in read_replies(path, task):
                 record = _record(given, questions, lookup, grading, lenient)
                 file.write(json.dumps(record, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
@@ -232,6 +233,16 @@ def score_replies(
         files = write_results(results, folder)
         plot_results(results, files[""].with_name(f"summary_{files[''].stem.removeprefix('results_')}.png"))
     return results, folder
+
+
+@contextmanager
+def _removed_if_partial(file: Path) -> Iterator[None]:
+    """Remove the file on an error, so that the same command can be repeated."""
+    try:
+        yield
+    except BaseException:
+        file.unlink(missing_ok=True)
+        raise
 
 
 @contextmanager
