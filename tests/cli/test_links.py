@@ -171,10 +171,13 @@ def test_damaged_sweeps_are_one_line(rg_env: Run, tmp_path: Path) -> None:
 def test_files_without_an_end_are_one_line(kind: str, rg_env: Run, tmp_path: Path) -> None:
     """Configs, replies, data and manifests that are pipes or devices are not read."""
     for name in ("a.yaml", "a.jsonl", "a.json", "a.csv"):
-        (tmp_path / name).symlink_to("/dev/zero") if kind == "device" else os.mkfifo(tmp_path / name)
+        if kind == "device":
+            (tmp_path / name).symlink_to("/dev/zero")
+        else:
+            os.mkfifo(tmp_path / name)
     tiny = ("train", Path(__file__).parents[2] / "configs/train/tiny.yaml", "--dry-run")
     commands: list[tuple[Any, ...]] = [("train", "a.yaml"), ("eval", "a.yaml")]
-    commands += [*(("score", f"a.{end}") for end in ("jsonl", "json", "csv"))]
+    commands += [("score", f"a.{end}") for end in ("jsonl", "json", "csv")]
     commands += [(*tiny, f"data.path={tmp_path}/a.jsonl", "tasks=null"), (*tiny, f"splits.manifest={tmp_path}/a.json")]
     for command, path, *more in commands:
         code, _, error = rg_env(command, path if more else tmp_path / path, *more)
