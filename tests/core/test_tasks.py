@@ -96,6 +96,7 @@ def test_a_level_becomes_options() -> None:
 
 def test_one_thread_at_a_time_imports_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """The filters of warnings are those of all threads, so one thread would restore them while another imports."""
+    library.factory()  # other packages use filters when they are imported
     held: list[bool] = []
     monkeypatch.setattr("warnings.simplefilter", lambda *_: held.append(library._IMPORT.locked()))
     library.factory()
