@@ -186,7 +186,7 @@ def _distinct_lines(name: str, level: int | None) -> list[str]:
             lines.append(f"  {what}: {found.described('train')} to train on, {found.described('eval')} to evaluate on")
     if not lines:
         return []
-    rule = "  a larger training split repeats questions; a larger evaluation split is reduced"
+    rule = "  a larger training split repeats questions, a larger evaluation split is cut"
     return ["distinct questions (splits.on_few):", *lines, rule]
 
 
