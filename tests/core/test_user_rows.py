@@ -39,10 +39,15 @@ def test_files_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], suff
     assert output.endswith(": 3 of 8 rows omitted because their questions are repeated\n")
 
 
-def test_columns_and_answers_can_be_named() -> None:
+def test_columns_and_answers_can_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """GSM8K's answers are the text after a marker. If the marker is not named, a line warns that no reply will be
+    right."""
     rows = [{"Problem": "1 + 1", "Solution": "one more: #### 2 "}, {"Problem": "2 + 2", "Solution": "#### a #### 4"}]
     found = load_rows(rows, question_column="Problem", answer_column="Solution", answer_after="####")
     assert [row["answer"] for row in found] == ["2", "4"]
+    assert capsys.readouterr().out == ""
+    load_rows(rows, question_column="Problem", answer_column="Solution")
+    assert "set answer_after to '####'" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

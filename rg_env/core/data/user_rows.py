@@ -169,6 +169,11 @@ def load_rows(
 
     if not (found := distinct(located(), name)):
         raise InputError(f"{name}: no rows found")
+    if not answer_after and 2 * sum("####" in row["answer"] for row in found) > len(found):
+        print_once(
+            f"{name}: most answers contain '####', as in GSM8K, and no reply will equal such an answer: to compare "
+            "replies with what follows it, set answer_after to '####' (in a config: data.answer_after: \"####\")"
+        )
     return found
 
 
@@ -180,7 +185,7 @@ def split_rows(
     if num_eval >= len(rows):
         raise InputError(
             f"{counted(num_eval, 'evaluation question')} would leave nothing to train on: "
-            f"the number of rows is {len(rows)}, so use at most {len(rows) - 1}"
+            + (f"the number of rows is {len(rows)}, so use at most {len(rows) - 1}" if len(rows) > 1 else "add rows")
         )
     order = in_order(rows, seed)
     chosen = {row["question"] for row in order[:num_eval]}
