@@ -135,7 +135,7 @@ def test_candidates_range_from_the_whole_text_to_the_bare_answer(text: str, bare
     assert (found[0], found[-1]) == (text, bare)
     assert forms.candidates(" It is.\n") == [" It is.\n", "It is.", "It is"]
     wrapped = 'The answer is "It is.".'
-    assert forms.candidates(wrapped, question) == [wrapped, 'The answer is "It is."', '"It is."', "It is."]
+    assert forms.candidates(wrapped, question) == [wrapped, '"It is.".', '"It is."', "It is."]
     assert "It is dark" in forms.candidates("**It is dark.**", question)
 
 

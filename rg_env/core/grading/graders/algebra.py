@@ -35,9 +35,7 @@ _CONSTANT = re.compile(
     rf"|[{_LETTERS}](?:_?\d{{1,2}}|_\{{\s*\w{{1,2}}\s*\}}|_[A-Za-z])?(?![A-Za-z0-9_({{\[])"
     r")"
 )
-_WHERE = re.compile(
-    r"[,;]?\s*\(?where \$?([A-Za-z])\$? is (?:an?|the) (?:arbitrary )?constant(?: of integration)?\)?\s*\.?\s*\Z"
-)
+_WHERE = re.compile(r" \$?[A-Za-z]\$? is (?:an?|the) (?:arbitrary )?constant(?: of integration)?\)?\.?")
 _REPEATED = re.compile(r"constant[A-Z] +constant[A-Z]")
 """Matches adjacent constants, such as `C C`, which are rejected rather than treated as a product."""
 _MAX_CONSTANTS = 8
@@ -102,7 +100,10 @@ def antiderivative(answer: str, entry: Entry, config: Config) -> float:
     """
     variable, source = str(entry["metadata"]["variable"]), str(entry["metadata"]["integrand"])
     integrand = _integrand(source, variable)
-    answer = _WHERE.sub("", answer)[: MAX_CHARS + 1]  # longer answers are rejected
+    formula, _, explained = answer.rpartition("where")
+    if formula and _WHERE.fullmatch(explained):
+        answer = formula.rstrip(" ,;(")
+    answer = answer[: MAX_CHARS + 1]  # longer answers are rejected
     if left := re.match(r"\s*(?:[FGIfgy]\s*(?:\(\s*[xX]\s*\)\s*)?|(?:∫|\\int)[^=]*)=", answer[:_MAX_CHARS]):
         answer = answer[left.end() :]
     either_case = variable, variable.swapcase()
@@ -110,10 +111,10 @@ def antiderivative(answer: str, entry: Entry, config: Config) -> float:
     if len(constants) > _MAX_CONSTANTS or _REPEATED.search(text):
         return 0.0
     try:
-        formula = parse(text, (variable, *constants))
+        node = parse(text, (variable, *constants))
     except Unreadable:
-        formula = parse(text, (variable.swapcase(), *constants))
-    return is_antiderivative(formula, integrand, either_case, constants, f"{source}\n{answer}")
+        node = parse(text, (variable.swapcase(), *constants))
+    return is_antiderivative(node, integrand, either_case, constants, f"{source}\n{answer}")
 
 
 @lru_cache(maxsize=256)

@@ -259,7 +259,7 @@ def coin_flip(answer: str, entry: Entry, config: Config) -> float:
     also be within 5% of the right value, so that zero is not accepted for very small probabilities.
     """
     gold = forms.rational(str(entry["answer"]))
-    values = re.split(r",?\s+or\s*=|,?\s+or\s|=", re.sub(r"\s\((?:or )?([^()]*)\)\s*\Z", r"=\1", answer))
+    values = re.split(r",?\sor\s*=|,?\sor\s|=", re.sub(r"\s\((?:or )?([^()]*)\)\s*\Z", r"=\1", answer))
     return len(values) <= _MAX_FORMS and all(_close(_probability(value), gold) for value in values)
 
 

@@ -168,12 +168,13 @@ def candidates(answer: str, question: str = "", *, quotes: bool = True, brackets
     """
     text = _stripped(answer)
     is_plain = text and text[0] not in _OPENING and text[-1] != "."
-    if is_plain and not (question and text[0].isalpha() and without_label(text, question)):  # nearly all
+    if is_plain and not (question and text[0].isalpha() and _label_end(text, question) < len(text)):  # nearly all
         return [answer] if text == answer else [answer, text]
     optional: list[Callable[[str], str | None]] = [_without_period]
     optional += [_without_quotes] * quotes + [_without_brackets] * brackets
-    if question:  # last, because a sentence may begin with `It is`
-        optional.append(lambda text: without_label(text, question))
+    if question:
+        optional.insert(0, lambda text: text[_label_end(text, question, named=True) :] or None)
+        optional.append(lambda text: text[_label_end(text, question) :] or None)  # a sentence may begin with `It is`
     found = [answer]
     for _ in range(_MAX_LAYERS):
         inner = _unwrapped(text)
@@ -227,20 +228,20 @@ def _without_period(text: str) -> str | None:
     return text[:-1].rstrip() if text.endswith(".") and not text.endswith("...") and text.strip(".") else None
 
 
-def without_label(text: str, question: str) -> str | None:
-    """Return `text` without a leading `Answer:`, `The final answer is`, `There are` or a similar label, or None if it
-    does not have a label. A label consists of words that cannot change the answer's meaning: those in `_NAMES`, and
-    those in `_NAMES_IF_ASKED` that are in the question."""
+def _label_end(text: str, question: str, *, named: bool = False) -> int:
+    """Return the length of a leading `Answer:`, `The final answer is`, `There are` or similar label, or the length of
+    `text` if it has no label, or with `named` if its label does not name the answer.
+
+    A label consists of words that cannot change the answer's meaning: those in `_NAMES`, and those in
+    `_NAMES_IF_ASKED` that are in the question.
+    """
     label = _LABEL.match(text)
-    if label is None or not (label["lead"] or label["name"]):
-        return None
-    named = _singular_words(label["name"] or "")
-    unknown = named - _NAMES
-    if not unknown <= _NAMES_IF_ASKED or not (label["lead"] or named - _ARTICLES):
-        return None
-    if unknown and not unknown <= _singular_words(question):
-        return None
-    return text[label.end() :] or None
+    if label is None or not (label["name"] or (label["lead"] and not named)):
+        return len(text)
+    words = _singular_words(label["name"] or "")
+    unknown = words - _NAMES
+    known = unknown <= _NAMES_IF_ASKED and (not unknown or unknown <= _singular_words(question))
+    return label.end() if known and (label["lead"] or words - _ARTICLES) else len(text)
 
 
 def _singular_words(text: str) -> set[str]:
