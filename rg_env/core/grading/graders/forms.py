@@ -49,70 +49,19 @@ _LABEL = re.compile(
 )
 _ARTICLES = frozenset({"the", "a", "an", "of", "are", "thi", "these"})
 _NAMES = _ARTICLES | {
-    *(
-        "final",
-        "correct",
-        "answer",
-        "result",
-        "resulting",
-        "solution",
-        "output",
-        "value",
-        "total",
-        "completed",
-        "count",
-    ),
-    *("number", "list", "sorted", "filtered", "matrix", "grid", "board", "string", "text", "word", "sentence", "path"),
-    *("mapping", "coloring", "plan", "move", "sequence", "order", "expression", "fraction", "conclusion", "decrypted"),
-    *("secret", "transformed", "next", "hexadecimal", "simplified", "remaining", "interior", "antiderivative"),
-    *("integral", "time", "duration", "difference", "elapsed"),
-}
+    "final", "correct", "answer", "result", "resulting", "solution", "output", "value", "total", "completed",
+    "count", "number", "list", "sorted", "filtered", "matrix", "grid", "board", "string", "text", "word",
+    "sentence", "path", "mapping", "coloring", "plan", "move", "sequence", "order", "expression", "fraction",
+    "conclusion", "decrypted", "secret", "transformed", "next", "hexadecimal", "simplified", "remaining",
+    "interior", "antiderivative", "integral", "time", "duration", "difference", "elapsed",
+}  # fmt: skip
 """Words, without a plural's `s`, that may name any answer."""
-_NAMES_IF_ASKED = frozenset(
-    {
-        *(
-            "minimum",
-            "maximum",
-            "possible",
-            "leg",
-            "swap",
-            "step",
-            "minute",
-            "rectangle",
-            "prime",
-            "bit",
-            "area",
-            "island",
-        ),
-        *(
-            "greatest",
-            "least",
-            "common",
-            "divisor",
-            "multiple",
-            "gcd",
-            "lcm",
-            "light",
-            "statu",
-            "detector",
-            "out",
-            "angle",
-        ),
-        *(
-            "measure",
-            "abc",
-            "radiu",
-            "incircle",
-            "orthocenter",
-            "coordinate",
-            "probability",
-            "odd",
-            "color",
-            "shortest",
-        ),
-        "round",
-    }
-)
+_NAMES_IF_ASKED = frozenset({
+    "minimum", "maximum", "possible", "leg", "swap", "step", "minute", "rectangle", "prime", "bit", "area",
+    "island", "greatest", "least", "common", "divisor", "multiple", "gcd", "lcm", "light", "statu", "detector",
+    "out", "angle", "measure", "abc", "radiu", "incircle", "orthocenter", "coordinate", "probability", "odd",
+    "color", "shortest", "round",
+})  # fmt: skip
 """Words that may name an answer if the question contains them."""
 _THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|\\,)(?=\d{3}(?!\d))")
 _GROUPS = re.compile(r"(?<![\d,.])\d{1,3}(?:,\d{3})+(?![\d,])")
