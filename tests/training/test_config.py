@@ -147,7 +147,7 @@ def test_replacements_for_names_of_other_trainers_exist() -> None:
     parts_of = {name: field.annotation for name, field in TrainConfig.model_fields.items()}
     fields = {field for section in parts_of.values() for field in getattr(section, "model_fields", {})}
     named = {name for text in GRPO_NAMES.values() for name in re.findall(r"[a-z_]*_[a-z_]+", text)}
-    assert named <= {*fields, *GRPOConfig.model_fields, *parts_of, "vllm", "mixed_precision"}
+    assert named <= {*fields, *GRPOConfig.model_fields, *parts_of, "vllm", "mixed_precision", "num_return_sequences"}
 
 
 def test_fields_that_other_sections_set_are_for_python_only(base: Path) -> None:

@@ -13,8 +13,8 @@ GRIDS = {row.task: row.entry for _, row in reversed(cases()) if row.task in TASK
 
 @pytest.mark.parametrize("task", GRIDS)
 def test_the_form_of_a_grid_does_not_matter(task: str) -> None:
-    """A right grid is accepted as a list, in a code fence and as a table. A grid of another shape, with words, with a
-    changed given or filled with a single value scores 0."""
+    """A right grid is accepted as a list, in a code fence, as a table and after a label. A grid of another shape, with
+    words, with a changed given or filled with a single value scores 0."""
     gold, puzzle = GRIDS[task]["metadata"]["solution"], GRIDS[task]["metadata"]["puzzle"]
     rows = [[str(cell) for cell in cells] for cells in gold]
     text, ruler = "\n".join(map(" ".join, rows)), "|" + "---|" * len(rows[0])
@@ -23,6 +23,7 @@ def test_the_form_of_a_grid_does_not_matter(task: str) -> None:
         f"```\n{GRIDS[task]['answer']}\n```",
         str(gold),
         "\n".join(["|" + "|".join(rows[0]) + "|", ruler, *("|" + "|".join(cells) + "|" for cells in rows[1:])]),
+        "the answer is " + text,
     ]
     constants = ["\n".join(" ".join(str(cell or value) for cell in cells) for cells in puzzle) for value in range(10)]
     changed = [list(cells) for cells in gold]
@@ -30,7 +31,7 @@ def test_the_form_of_a_grid_does_not_matter(task: str) -> None:
         changed[r][c] = changed[r][c] % 4 + 1
     wrong = [
         *("0", text + "\n" + " ".join(rows[0]), text + " 1", text.replace("1", "one", 1), text.replace("1", "1.5", 1)),
-        *(text.replace("\n", " "), "the answer is " + text, "\n".join(" ".join("_" for _ in cells) for cells in rows)),
+        *(text.replace("\n", " "), "\n".join(" ".join("_" for _ in cells) for cells in rows)),
         *("\n".join(map(" ".join, rows[1:])), *(constants if task != "kakurasu" else ["0 0 0\n" * 3, "1 1 1\n" * 3])),
         *([str(changed)] if task != "kakurasu" else []),
     ]

@@ -88,17 +88,18 @@ def consolation(case: Case) -> bool:
     return case.library_score <= 0.1
 
 
-@kind("arc_1d basic_arithmetic tsumego")
+@kind("basic_arithmetic")
 def gold_inside(case: Case) -> bool:
     """The library accepts any text that contains the gold answer; its score is the share of the gold answer."""
     gold, given = case.entry["answer"].strip().upper(), answer_of(case).upper()
     return given != gold and gold in given and case.library_score == pytest.approx(len(gold) / len(given), abs=1e-6)
 
 
-@kind("products", right=True)
+@kind("arc_1d calendar_arithmetic products tsumego", right=True)
 def label(case: Case) -> bool:
-    """The library takes off credit for `The answer is` before the right value."""
-    return answer_of(case).startswith("The answer is ") and gold_inside(case)
+    """The library takes off credit for words such as `The answer is` before the right answer."""
+    gold = case.entry["answer"]
+    return answer_of(case) == f"It is {gold}" or (answer_of(case).endswith(gold) and gold_inside(case))
 
 
 @kind("coin_flip")

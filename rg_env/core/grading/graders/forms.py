@@ -63,6 +63,7 @@ _NAMES_IF_ASKED = frozenset({
     "color", "shortest", "round",
 })  # fmt: skip
 """Words that may name an answer if the question contains them."""
+_MAX_LABELLED_CHARS = 100_000  # longer answers (moves of many disks) would take too long to grade several times
 _THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|\\,)(?=\d{3}(?!\d))")
 _GROUPS = re.compile(r"(?<![\d,.])\d{1,3}(?:,\d{3})+(?![\d,])")
 _MINUS = {"−": "-", "–": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-", "＋": "+"}
@@ -116,6 +117,7 @@ def candidates(answer: str, question: str = "", *, quotes: bool = True, brackets
     (`brackets`).
     """
     text = _stripped(answer)
+    question = question if len(text) <= _MAX_LABELLED_CHARS else ""
     is_plain = text and text[0] not in _OPENING and text[-1] != "."
     if is_plain and not (question and text[0].isalpha() and _label_end(text, question) < len(text)):  # nearly all
         return [answer] if text == answer else [answer, text]

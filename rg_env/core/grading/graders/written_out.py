@@ -38,8 +38,10 @@ def result_is_right(answer: str, question: str, is_right: Callable[[str], bool])
         return True
     if unit := _UNIT.fullmatch(plain):
         return _is_counted(unit[2], question) and is_right(unit[1])
-    first, *others = (forms.unwrap(part) for part in plain.split("="))
-    if not 0 < len(others) <= _MAX_STEPS or len(answer) > MAX_CHARS or not is_right(others[-1]):
+    if not 0 < plain.count("=") <= _MAX_STEPS or len(answer) > MAX_CHARS:
+        return False
+    first, *others = map(forms.unwrap, plain.split("="))
+    if not is_right(others[-1]):
         return False
     value = forms.attempt(forms.rational, others[-1])
     steps = [*([] if _is_name(first, question) else [first]), *others[:-1]]
