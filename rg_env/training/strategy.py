@@ -173,6 +173,11 @@ class Zero(DataParallel):
         # another optimizer class for bf16, with which no run has been tested.
         if plugin.zero_stage > 1:
             plugin.deepspeed_config.setdefault("data_types", {}).setdefault("grad_accum_dtype", "fp32")
+        elif accelerator.mixed_precision == "bf16" and accelerator.gradient_accumulation_steps > 1:
+            raise InputError(
+                "ZeRO-1 would add up a step's micro-batches in bf16, which rounds small gradients away: "
+                "set zero_stage: 2 in the accelerate config"
+            )
 
     def _update(self, updating: Updating) -> tuple[float, bool]:
         norm = self._model.get_global_grad_norm()

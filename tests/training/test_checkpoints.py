@@ -239,9 +239,16 @@ def test_zero_adds_up_micro_batches_in_float32(
     make_args: Any, stage: int, given: dict[str, Any], expected: str
 ) -> None:
     """DeepSpeed's default is the data type of the computation, which rounds small gradients away. A user's own value is
-    kept."""
+    kept. Stage 1 is refused where it would round."""
     plugin = SimpleNamespace(zero_stage=stage, zero3_save_16bit_model=True, deepspeed_config=given)
     state = SimpleNamespace(deepspeed_plugin=plugin)
-    accelerator: Any = SimpleNamespace(state=state, gradient_accumulation_steps=1, num_processes=1)
+    accelerator: Any = SimpleNamespace(
+        state=state, gradient_accumulation_steps=2, num_processes=1, mixed_precision="bf16"
+    )
     Zero(accelerator, make_args())
     assert plugin.deepspeed_config["data_types"] == {"grad_accum_dtype": expected}
+    plugin.zero_stage = 1
+    with pytest.raises(InputError, match="set zero_stage: 2"):
+        Zero(accelerator, make_args())
+    accelerator.gradient_accumulation_steps = 1
+    Zero(accelerator, make_args())
