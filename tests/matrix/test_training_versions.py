@@ -1,8 +1,7 @@
 """Training with the newest versions of all packages, and with the lowest that pyproject.toml allows.
 
-CI runs the main job with both and, with the lowest versions, the tests that use most of the interfaces of torch,
-transformers, PEFT, TRL and Verifiers; the lock file's versions are nearly the newest. The weekly tests also run these
-tests with the newest versions. All quick tests of the same folders are marked `full_matrix`.
+CI runs the main job and the tests that use most of the interfaces of torch, transformers, PEFT, TRL and Verifiers. All
+quick tests of the same folders are marked `full_matrix`.
 """
 
 import json
@@ -28,10 +27,13 @@ FILES = (
 )  # fmt: skip
 FOLDERS = ("adapters", "inference", "publish", "training")
 
-pytestmark = [pytest.mark.network, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.timeout(1800),
+    pytest.mark.parametrize("versions", TRAINING),
+]
 
 
-@pytest.mark.parametrize("versions", TRAINING)
 def test_the_main_job(versions: str, environment: Make, tmp_path: Path) -> None:
     """The tiny policy learns in three steps, and its checkpoint is evaluated."""
     config = ROOT / "configs" / "train" / "tiny.yaml"
@@ -50,14 +52,7 @@ def test_the_main_job(versions: str, environment: Make, tmp_path: Path) -> None:
     assert installed["torch"].startswith(lowest.removeprefix("torch>=")) == (versions == "lowest")
 
 
-@pytest.mark.parametrize(
-    ("tests", "versions"),
-    [
-        pytest.param(FILES, "lowest", id="main-lowest"),
-        pytest.param(FILES, "newest", id="main-newest", marks=pytest.mark.full_matrix),
-        *(pytest.param(FOLDERS, name, id=f"all-{name}", marks=pytest.mark.full_matrix) for name in TRAINING),
-    ],
-)
+@pytest.mark.parametrize("tests", [FILES, pytest.param(FOLDERS, marks=pytest.mark.full_matrix)], ids=["main", "all"])
 def test_the_quick_tests(versions: str, tests: tuple[str, ...], environment: Make, tmp_path: Path) -> None:
     """The quick tests pass. With the lowest versions, other packages are the newest, and their warnings of deprecated
     interfaces are ignored."""
