@@ -69,6 +69,15 @@ def kept_drawers() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def registrations_undone() -> Iterator[None]:
+    """Tasks and rewards that a test registers are unknown to the next test."""
+    from user_code import nothing_left
+
+    with nothing_left():
+        yield
+
+
 @pytest.fixture(scope="session")
 def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Programs that begin with `forked_python.PYTHON` start without importing the libraries."""

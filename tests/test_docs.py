@@ -103,14 +103,13 @@ SHOWN = [document for document in DOCUMENTS if any(map(PRINTED.search, blocks(do
 def test_python_examples_print_what_they_show(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Examples with `print(...)  # RESULT` are run. Every example of the Python API is one of them."""
     monkeypatch.chdir(tmp_path)
-    with nothing_left():
-        for block in blocks(document, "python"):
-            printed: list[str] = []
-            if shown := PRINTED.findall(block):
-                show = {"print": lambda *values, to=printed: to.append(" ".join(map(str, values)))}
-                exec(compile(block, name_of(document), "exec"), show)
-            assert printed == shown
-            assert shown or document.parent != API
+    for block in blocks(document, "python"):
+        printed: list[str] = []
+        if shown := PRINTED.findall(block):
+            show = {"print": lambda *values, to=printed: to.append(" ".join(map(str, values)))}
+            exec(compile(block, name_of(document), "exec"), show)
+        assert printed == shown
+        assert shown or document.parent != API
 
 
 @with_blocks("python")

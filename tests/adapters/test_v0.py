@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from chat_server import ChatServer
 from seen_rewards import Seen
-from user_code import TASK, nothing_left
+from user_code import TASK
 from v0_api import evaluated, functions, generated, names, vf, weights
 
 import rg_env
@@ -300,18 +300,17 @@ def test_a_users_task_is_graded_in_a_mixture(server: ChatServer, tmp_path: Path)
     """Answers that make the grader of a user's task hang time out, and all other answers are scored."""
     path = tmp_path / "own_tasks.py"
     path.write_text(TASK)
-    with nothing_left():
-        rg_env.import_user_code([str(path)])
-        seen = Seen()
-        env = rg_env.load_environment(["own_sums", "leg_counting"], 4, 6, rewards=["correctness", seen])
-        right = {row["question"]: row["answer"] for row in env.eval_dataset}
-        own = [row["question"] for row in env.eval_dataset if row["info"]["rg_task"] == "own_sums"]
+    rg_env.import_user_code([str(path)])
+    seen = Seen()
+    env = rg_env.load_environment(["own_sums", "leg_counting"], 4, 6, rewards=["correctness", seen])
+    right = {row["question"]: row["answer"] for row in env.eval_dataset}
+    own = [row["question"] for row in env.eval_dataset if row["info"]["rg_task"] == "own_sums"]
 
-        def reply(question: str) -> str:
-            return f"<answer>{'hang' if question == own[0] else right[question]}</answer>"
+    def reply(question: str) -> str:
+        return f"<answer>{'hang' if question == own[0] else right[question]}</answer>"
 
-        server.answer = reply
-        results = evaluated(env, server.url)
+    server.answer = reply
+    results = evaluated(env, server.url)
     statuses = [rollout.score.status for rollout in seen.rollouts]
     assert statuses.count("timed_out") == results.metrics["status/timed_out"].count(1.0) == len(statuses) // 6
     assert set(statuses) == {"timed_out", "correct"}

@@ -1,15 +1,15 @@
 """Fixtures for tests that import user code."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from user_code import TASK, nothing_left
+from user_code import TASK
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Iterator[Callable[..., Path]]:
-    """A function that writes a file of user code; the test's imports of it are undone afterwards."""
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """A function that writes a file of user code."""
 
     def written(name: str, text: str = TASK) -> Path:
         path = tmp_path / name
@@ -17,5 +17,4 @@ def write(tmp_path: Path) -> Iterator[Callable[..., Path]]:
         path.write_text(text, encoding="utf-8")
         return path
 
-    with nothing_left():
-        yield written
+    return written

@@ -4,7 +4,6 @@ import functools
 import math
 import pickle
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sample_rows import SORTING
-from user_code import nothing_left
 
 from rg_env.core.grading.extraction import extract
 from rg_env.core.grading.scoring import Rollout, Score, Status
@@ -28,12 +26,6 @@ def make(status: Status = "correct", value: float = 1.0, tokens: int | None = 12
     text = ("so" if answer is None else TEXT) if text is None else text
     rollout = Rollout("?", text, "12", {"rg_task": "leg_counting"}, tokens)
     return rollout.with_score(Score(value, answer, status, "leg_counting"))
-
-
-@pytest.fixture(autouse=True)
-def _clean_registry() -> Iterator[None]:
-    with nothing_left():
-        yield
 
 
 @pytest.mark.parametrize(
@@ -340,3 +332,11 @@ def test_an_answer_only_in_thinking_earns_nothing(name: str) -> None:
         assert value_of(name, rollout) == 0
         rollout = Rollout("?", f"<think>so</think>{gold}", "", SORTING)
         assert value_of(name, rollout) == 1
+
+
+@pytest.mark.parametrize("time", [1, 2])
+def test_registrations_of_a_test_are_unknown_to_the_next(time: int) -> None:
+    with pytest.raises(UnknownNameError):
+        get_reward("left_behind")
+    reward("left_behind")(lambda rollout: float(time))
+    assert get_reward("left_behind")

@@ -104,7 +104,7 @@ def test_rewards_see_correctness_and_partial_credit() -> None:
 
 
 def test_rows_of_a_task_that_is_not_imported_are_refused() -> None:
-    with nothing_left(), pytest.raises(InputError, match="unknown task 'own_other'"):
+    with pytest.raises(InputError, match="unknown task 'own_other'"):
         score("<answer>1</answer>", {**info(), "rg_task": "own_other"})
 
 

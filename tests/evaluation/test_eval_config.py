@@ -6,7 +6,6 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from user_code import nothing_left
 
 from rg_env.cli.main import run
 from rg_env.core.tasks.task_table import load_table
@@ -154,8 +153,7 @@ def test_files_with_own_rewards_can_be_passed_as_options(
     Path("eval.yaml").write_text(
         "models: [tiny]\ntasks: [gcd]\nimports: [one.py]\nrewards: {one: 1, two: 1, three: 1}\n"
     )
-    with nothing_left():
-        assert run(["eval", "eval.yaml", "--imports", "two.py", "--imports", "three.py", "--dry-run"]) == 0
+    assert run(["eval", "eval.yaml", "--imports", "two.py", "--imports", "three.py", "--dry-run"]) == 0
     imports = yaml.safe_load(capsys.readouterr().out)["imports"]
     assert imports == [str(tmp_path / f"{name}.py") for name in ("one", "two", "three")]
 

@@ -180,8 +180,7 @@ def test_custom_rewards_are_used_if_their_code_is_imported(run: Path, tmp_path: 
     assert "shouts" not in plain.rewards
     assert "run: evaluated without its training run's rewards, because the code for shouts is not imported" in notes[0]
     assert "pass --imports FILE" in notes[0]
-    with nothing_left():
-        complete, notes = as_trained(load_eval_config(file, options={"imports": [str(tmp_path / "shouts.py")]}))
+    complete, notes = as_trained(load_eval_config(file, options={"imports": [str(tmp_path / "shouts.py")]}))
     assert complete.rewards["shouts"].weight == 0.25
     assert not any("not imported" in note for note in notes)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from rg_env.core import user_code
 from rg_env.core.rewards import registry
-from rg_env.core.tasks import library, task_table
+from rg_env.core.tasks import task_table
 
 TASK = """
 import time
@@ -70,21 +70,35 @@ runs: list[str] = []
 
 @contextmanager
 def nothing_left() -> Iterator[None]:
-    """Undo imports and registrations at the end of a `with` block, so that tests do not affect each other."""
-    factory = library.factory()
-    tables: list[dict[Any, Any]] = [factory.DATASETS, factory.CURRICULA, task_table._user_tasks]
-    tables += [registry._REGISTRY, user_code._sources]
+    """Undo imports and registrations at the end of a `with` block. Each test runs in one, so that tests do not affect
+    each other."""
+    tables: list[dict[Any, Any]] = [task_table._user_tasks, registry._REGISTRY, user_code._sources, *_of_the_library()]
     copies, modules, path = [dict(table) for table in tables], set(sys.modules), list(sys.path)
     runs.clear()
     try:
         yield
     finally:
         sys.path[:] = path
+        if not copies[3:]:  # the library was not imported before
+            tables += _of_the_library()
+            copies += [{name: value for name, value in table.items() if _is_shipped(value)} for table in tables[3:]]
         for table, copy in zip(tables, copies, strict=True):
-            table.clear()
-            table.update(copy)
-        task_table.load_table.cache_clear()
+            if table != copy:
+                table.clear()
+                table.update(copy)
+                task_table.load_table.cache_clear()
         for name in set(sys.modules) - modules:
             file = getattr(sys.modules[name], "__file__", None) or ""
             if "pytest-of" in file:
                 del sys.modules[name]
+
+
+def _of_the_library() -> list[dict[Any, Any]]:
+    """Its data sets and curricula by task, if it is imported."""
+    factory = sys.modules.get("reasoning_gym.factory")
+    return [factory.DATASETS, factory.CURRICULA] if factory else []
+
+
+def _is_shipped(value: Any) -> bool:
+    """Whether the library itself registered this (data set class, config class) or curriculum class."""
+    return str((value[0] if isinstance(value, tuple) else value).__module__).startswith("reasoning_gym.")

@@ -11,7 +11,6 @@ import pytest
 from data_files import data
 from run_code import EXAMPLES, example_module
 from run_metrics import logged, results_of
-from user_code import nothing_left
 
 from rg_env.commands import run_command
 from rg_env.core.data.dataset import build_rows
@@ -84,18 +83,17 @@ def test_a_config_imports_tasks_and_rewards(tmp_path: Path) -> None:
     """Imported tasks and rewards are available by name; without the import, they are unknown."""
     file = tmp_path / "run.yaml"
     text = CONFIG.format(examples=REPOSITORY / "examples")
-    with nothing_left():
-        file.write_text("\n".join(line for line in text.splitlines() if not line.startswith("imports")))
-        with pytest.raises(ConfigError, match=r"unknown task 'dice_sum'(.|\n)*unknown reward 'shows_work'"):
-            load_train_config(file)
-        file.write_text(text)
-        config = load_train_config(file)
-        rows = build_rows(config.gym, "train", 8, seed=0, cache=False)
-        assert all(row["question"].count("+") == 2 for row in rows)
-        assert score(f"<answer>{rows[0]['answer']}</answer>", rows[0]["info"]).status == "correct"
-        near = score(f"<answer>{int(rows[0]['answer']) + 1}</answer>", rows[0]["info"])
-        assert (near.status, near.progress) == ("wrong", 0.1)
-        assert [reward.name for reward in resolve_rewards(config.rewards)] == ["correctness", "shows_work"]
+    file.write_text("\n".join(line for line in text.splitlines() if not line.startswith("imports")))
+    with pytest.raises(ConfigError, match=r"unknown task 'dice_sum'(.|\n)*unknown reward 'shows_work'"):
+        load_train_config(file)
+    file.write_text(text)
+    config = load_train_config(file)
+    rows = build_rows(config.gym, "train", 8, seed=0, cache=False)
+    assert all(row["question"].count("+") == 2 for row in rows)
+    assert score(f"<answer>{rows[0]['answer']}</answer>", rows[0]["info"]).status == "correct"
+    near = score(f"<answer>{int(rows[0]['answer']) + 1}</answer>", rows[0]["info"])
+    assert (near.status, near.progress) == ("wrong", 0.1)
+    assert [reward.name for reward in resolve_rewards(config.rewards)] == ["correctness", "shows_work"]
 
 
 def test_a_failing_import_is_reported_with_its_line_in_the_config(tmp_path: Path) -> None:
@@ -135,10 +133,9 @@ def test_examples_train(
 ) -> None:
     """Each example's documented command trains for two steps."""
     output = ["output.dir=run"] if script == "train_from_config" else ["--output-dir", "run"]
-    with nothing_left():
-        monkeypatch.setattr(sys, "argv", [f"{script}.py", *arguments, *output])
-        with pytest.raises(SystemExit) as ended:
-            runpy.run_path(str(EXAMPLES / f"{script}.py"), run_name="__main__")
+    monkeypatch.setattr(sys, "argv", [f"{script}.py", *arguments, *output])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(EXAMPLES / f"{script}.py"), run_name="__main__")
     printed, errors = capsys.readouterr()
     assert not ended.value.code, errors
     results = results_of(here / "run")
