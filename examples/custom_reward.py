@@ -8,10 +8,8 @@ In a run's config:
     rewards: {correctness: 1.0, format: 0.1, shows_work: {weight: 0.2, options: {lines: 2}}}
 """
 
-import argparse
-
 import rg_env
-from rg_env.commands import positive, run_command
+from rg_env.commands import OptionParser, positive, run_command
 
 
 # Arguments are passed by name (rollout, prompt, completion, answer, task, info). Never execute a model's text.
@@ -23,7 +21,7 @@ def shows_work(rollout, lines=2):
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OptionParser(description=__doc__)
     parser.add_argument("--model", help="folder, name on the Hub, or 'tiny' (default depends on the machine)")
     parser.add_argument("--max-steps", type=positive, help="optimizer steps (default depends on the model)")
     parser.add_argument("--output-dir", help="new output folder (default: created under outputs/)")

@@ -9,7 +9,6 @@ In a run's config:
     tasks: {dice_sum: {levels: {dice: 1}}}
 """
 
-import argparse
 from dataclasses import dataclass
 from random import Random
 
@@ -17,7 +16,7 @@ from reasoning_gym.coaching import BaseCurriculum, ScalarAttributeDefinition
 from reasoning_gym.factory import ProceduralDataset, register_dataset
 
 import rg_env
-from rg_env.commands import positive, run_command
+from rg_env.commands import OptionParser, positive, run_command
 
 
 @dataclass
@@ -60,7 +59,7 @@ register_dataset("dice_sum", DiceDataset, DiceConfig, DiceCurriculum)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OptionParser(description=__doc__)
     parser.add_argument("--model", help="folder, name on the Hub, or 'tiny' (default depends on the machine)")
     parser.add_argument("--max-steps", type=positive, help="optimizer steps (default depends on the model)")
     parser.add_argument("--output-dir", help="new output folder (default: created under outputs/)")

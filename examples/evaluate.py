@@ -7,13 +7,11 @@
 This script does the same as `rg-env eval`; see docs/reference/evaluation.md for options and files.
 """
 
-import argparse
-
-from rg_env.commands import positive, run_command
+from rg_env.commands import OptionParser, positive, run_command
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OptionParser(description=__doc__)
     parser.add_argument("--models", nargs="+", default=["tiny"], help="folders, names on the Hub, 'tiny' or NAME@URL")
     parser.add_argument("--tasks", nargs="+", default=["leg_counting", "chain_sum", "simple_equations"])
     parser.add_argument("--num-examples", type=positive, default=50, help="questions per task; default: 50")

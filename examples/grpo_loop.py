@@ -16,7 +16,6 @@ arXiv:2503.14476). The loss has no KL term, so no reference model is needed.
 With the tiny policy and seed 0, accuracy on the held-out questions rises from 0.31 to 0.94 in 5 steps.
 """
 
-import argparse
 import random
 import time
 
@@ -24,7 +23,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rg_env import ReasoningGym
-from rg_env.commands import Names, positive, run_command, seed
+from rg_env.commands import Names, OptionParser, positive, run_command, seed
 from rg_env.tiny import POLICY_DIR, TASKS
 
 
@@ -92,7 +91,7 @@ def accuracy(model, tokenizer, env, options):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OptionParser(description=__doc__)
     parser.add_argument("--tasks", action=Names, nargs="+", default=["leg_counting"], help="see `rg-env tasks`")
     parser.add_argument("--model", default="tiny", help="folder, name on the Hub, or 'tiny' (default)")
     parser.add_argument("--steps", type=positive, default=25, help="batches of answers; default: 25")

@@ -9,14 +9,13 @@ login`. To resume an interrupted upload, repeat the command. A run is published 
 `hub: {enabled: true, repo_id: me/legs}`.
 """
 
-import argparse
 from pathlib import Path
 
-from rg_env.commands import run_command
+from rg_env.commands import OptionParser, run_command
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = OptionParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="a run (its last checkpoint is used), or one of its checkpoints")
     parser.add_argument("repo_id", help="USER/NAME, created if missing")
     parser.add_argument("--private", action="store_true")

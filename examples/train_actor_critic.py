@@ -28,7 +28,7 @@ import torch
 from safetensors.torch import save_file
 
 from rg_env import ReasoningGym
-from rg_env.commands import Names, positive, run_command, seed
+from rg_env.commands import Names, OptionParser, positive, run_command, seed
 from rg_env.errors import InputError
 from rg_env.training import GRPOTrainer, choose_folder, default_config, load_policy, run_name, token_logps, train
 
@@ -205,7 +205,7 @@ def share(text: str) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OptionParser(description=__doc__)
     parser.add_argument("--tasks", action=Names, nargs="+", default=["leg_counting"], help="see `rg-env tasks`")
     parser.add_argument("--model", help="folder, name on the Hub, or 'tiny' (default depends on the machine)")
     parser.add_argument("--max-steps", type=positive, default=15, help="training steps, one batch of rollouts each")

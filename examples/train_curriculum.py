@@ -9,7 +9,7 @@
 
 import argparse
 
-from rg_env.commands import positive, run_command, seed
+from rg_env.commands import OptionParser, positive, run_command, seed
 
 
 def step_and_level(text: str) -> tuple[str, int]:
@@ -20,7 +20,7 @@ def step_and_level(text: str) -> tuple[str, int]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OptionParser(description=__doc__)
     parser.add_argument("--task", default="chain_sum", help="Reasoning Gym task with levels (`rg-env tasks`)")
     parser.add_argument("--highest", type=positive, default=2, help="highest level")
     parser.add_argument("--schedule", nargs="+", type=step_and_level, metavar="STEP:LEVEL", help="fixed level schedule")

@@ -5,14 +5,12 @@
 To try several learning rates, call `load_train_config(file, [f"training.learning_rate={rate}"])` for each rate.
 """
 
-import argparse
-
-from rg_env.commands import run_command
+from rg_env.commands import OptionParser, run_command
 from rg_env.training import load_train_config, run_config
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OptionParser(description=__doc__)
     parser.add_argument("config", nargs="?", default="configs/train/tiny.yaml")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value")
     options = parser.parse_args()

@@ -17,11 +17,10 @@ On a GPU node, in two terminals:
         --rollouts-per-step 120
 """
 
-import argparse
 import random
 
 from rg_env import Environment, ReasoningGym, extract
-from rg_env.commands import Names, positive, run_command, seed
+from rg_env.commands import Names, OptionParser, positive, run_command, seed
 
 
 def sums(count, seed):
@@ -42,7 +41,7 @@ def answers_once(completion):
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OptionParser(description=__doc__)
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--data", help="data file, or dataset on the Hub, with questions and answers")
     source.add_argument("--tasks", action=Names, nargs="+", help="Reasoning Gym tasks (`rg-env tasks`)")

@@ -12,16 +12,15 @@ With the first command and seeds 0, 1 and 2, sampled accuracy on the 200 frozen 
 training and 0.935-0.985 after 25 steps.
 """
 
-import argparse
 import sys
 from importlib import metadata
 
-from rg_env.commands import Names, positive, run_command, seed
+from rg_env.commands import Names, OptionParser, positive, run_command, seed
 from rg_env.errors import MissingExtraError
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OptionParser(description=__doc__)
     parser.add_argument("--tasks", action=Names, nargs="+", default=["leg_counting"], help="see `rg-env tasks`")
     parser.add_argument("--model", default="tiny", help="folder, name on the Hub, or 'tiny' (default)")
     parser.add_argument(

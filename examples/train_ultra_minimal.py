@@ -9,13 +9,11 @@
 config.
 """
 
-import argparse
-
-from rg_env.commands import Names, option, positive, run_command
+from rg_env.commands import Names, OptionParser, option, positive, run_command
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OptionParser(description=__doc__)
     parser.add_argument("--tasks", action=Names, nargs="+", default=["leg_counting"], help="see `rg-env tasks`")
     parser.add_argument("--task-option", action="append", default=[], type=option, metavar="NAME=VALUE")
     parser.add_argument("--model", help="folder, name on the Hub, or 'tiny' (default depends on the machine)")

@@ -3,6 +3,7 @@
 import argparse
 import atexit
 import contextlib
+import difflib
 import errno
 import gc
 import io
@@ -16,7 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from rg_env.core.files import FULL, regular
 from rg_env.core.processes import stop_signals
@@ -133,6 +134,45 @@ def positive(text: str) -> int:
     if int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is less than 1")
     return int(text)
+
+
+class OptionParser(argparse.ArgumentParser):
+    """An argparse parser that does not accept abbreviated options, reports errors on one line, and suggests the right
+    name for an unknown option. The description is shown as it is written."""
+
+    def __init__(self, *given: Any, **options: Any):
+        raw = argparse.RawDescriptionHelpFormatter
+        super().__init__(*given, **{"allow_abbrev": False, "formatter_class": raw, **options})
+        self.advice = f"`{self.prog} --help` lists the options"
+        self._arguments: list[str] = []
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._arguments = list(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise an error about a misnamed option if there is one, because argparse may report only that a required
+        option is missing. Otherwise, raise argparse's error as one line."""
+        for argument in self._arguments:
+            if argument.startswith("--") and argument.partition("=")[0] not in self._option_string_actions:
+                raise self.unknown(argument)
+        raise InputError(f"{self.prog}: {message}; see `{self.prog} --help`")
+
+    def unknown(self, argument: str) -> InputError:
+        """Return the error for an unknown argument."""
+        flag, _, value = argument.partition("=")
+        if not flag.startswith("-"):
+            return InputError(f"{self.prog}: unexpected argument {argument!r}; see `{self.prog} --help`")
+        return InputError(f"{self.prog} has no option {flag!r}: {self.hint(flag, value)}")
+
+    def hint(self, flag: str, value: str) -> str:
+        """Return a hint on what to write instead of an unknown option."""
+        return self.similar(flag) or self.advice
+
+    def similar(self, flag: str) -> str:
+        """Return a question that suggests the most similar option, or "" if there is none."""
+        near = difflib.get_close_matches(flag.replace("_", "-"), self._option_string_actions, n=1, cutoff=0.8)
+        return f"did you mean {near[0]}?" if near else ""
 
 
 class Names(argparse.Action):

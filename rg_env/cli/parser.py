@@ -1,25 +1,22 @@
-"""An argument parser that rejects abbreviations and suggests the right name for an unknown option.
+"""The parser of `rg-env`'s subcommands, which also suggests config keys for unknown options.
 
 CommandParser(prog="rg-env tasks", examples=["rg-env tasks --category logic"]).parse_known_args(...)
 """
 
 import argparse
-import difflib
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
-from rg_env.commands import Names, positive
+from rg_env.commands import Names, OptionParser, positive
 from rg_env.core.config.files import is_config_file
-from rg_env.errors import InputError
 
 T = TypeVar("T")
 
 
-class CommandParser(argparse.ArgumentParser):
-    """An argument parser that does not accept abbreviated options.
+class CommandParser(OptionParser):
+    """The parser of a subcommand.
 
     Args:
         examples: commands shown at the end of `--help`.
@@ -27,10 +24,9 @@ class CommandParser(argparse.ArgumentParser):
     """
 
     def __init__(self, *given: Any, examples: Sequence[str] = (), advice: str = "", **options: Any):
-        super().__init__(*given, **{"allow_abbrev": False, **options})
+        super().__init__(*given, **{"formatter_class": argparse.HelpFormatter, **options})
         self.examples = tuple(examples)
-        self.advice = advice or f"`{self.prog} --help` lists the options"
-        self._arguments: list[str] = []
+        self.advice = advice or self.advice
         self._may_lack_config = False
         self.set_defaults(parser=self)
 
@@ -63,7 +59,6 @@ class CommandParser(argparse.ArgumentParser):
         return super().format_help() + (f"\nexamples:\n{lines}" if lines else "")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        self._arguments = list(sys.argv[1:] if args is None else args)
         options, rest = super().parse_known_args(args, namespace)
         if self._has("overrides"):  # argparse accepts overrides only directly after the first positional argument
             options.overrides = [*options.overrides, *(word for word in rest if not word.startswith("-"))]
@@ -72,29 +67,16 @@ class CommandParser(argparse.ArgumentParser):
                 options.overrides, options.config = [options.config, *options.overrides], None
         return options, rest
 
-    def error(self, message: str) -> NoReturn:
-        """Raise an error about a misnamed option if there is one, because argparse may report only that a required
-        option is missing. Otherwise, raise argparse's error as one line."""
-        for argument in self._arguments:
-            if argument.startswith("--") and argument.partition("=")[0] not in self._option_string_actions:
-                raise self.unknown(argument)
-        raise InputError(f"{self.prog}: {message}; see `{self.prog} --help`")
-
-    def unknown(self, argument: str) -> InputError:
-        """Return the error for an unknown argument, with the most similar option, positional argument or config key."""
-        flag, _, value = argument.partition("=")
-        if not flag.startswith("-"):
-            return InputError(f"{self.prog}: unexpected argument {argument!r}; see `{self.prog} --help`")
+    def hint(self, flag: str, value: str) -> str:
         name = flag.lstrip("-").replace("-", "_")
         path = name.partition("_")[0].upper()  # "--config-file" for CONFIG
-        hint = self.advice
-        if near := difflib.get_close_matches(flag.replace("_", "-"), self._option_string_actions, n=1, cutoff=0.8):
-            hint = f"did you mean {near[0]}?"
-        elif path in [action.metavar for action in self._get_positional_actions()]:
-            hint = f"pass the path alone, as in {self.prog} {path} ..."
-        elif key := self._key(name):
-            hint = f"to set this config key, write {key}={value or 'VALUE'}"
-        return InputError(f"{self.prog} has no option {flag!r}: {hint}")
+        if near := self.similar(flag):
+            return near
+        if path in [action.metavar for action in self._get_positional_actions()]:
+            return f"pass the path alone, as in {self.prog} {path} ..."
+        if key := self._key(name):
+            return f"to set this config key, write {key}={value or 'VALUE'}"
+        return self.advice
 
     def _has(self, dest: str) -> bool:
         return any(action.dest == dest for action in self._actions)
