@@ -29,9 +29,11 @@ _JOINERS = "\u200c\u200d"  # joiners in Indic and Persian scripts and in emoji, 
 
 def similar_file(missing: Path) -> str:
     """Return a question that suggests files with similar names from the missing file's folder, or "" if there are
-    none."""
+    none. If the folder does not exist, the text says so."""
     folder = missing.parent
-    names = [file.name for file in folder.iterdir() if file.is_file()] if folder.is_dir() else []
+    if not folder.is_dir():
+        return f"the folder {one_line(folder)} does not exist"
+    names = [file.name for file in folder.iterdir() if file.is_file()]
     found = " or ".join(one_line(folder / name) for name in nearest(missing.name, names))
     return found and f"did you mean {found}?"
 

@@ -133,7 +133,11 @@ def own_rows(config: TrainConfig) -> DataRows:
     has too few questions."""
     data = config.data
     assert data is not None
-    train, evaluation = split_rows(data.rows(), config.splits.num_eval_examples, config.splits.eval_seed)
+    rows, num_eval = data.rows(), config.splits.num_eval_examples
+    try:
+        train, evaluation = split_rows(rows, num_eval, config.splits.eval_seed)
+    except InputError as error:
+        raise InputError(f"splits.num_eval_examples = {num_eval}: {error}") from error
     if len(train) < (prompts := config.training.prompts_per_step):
         raise InputError(
             f"{data.path}: {counted(len(train), 'question')} left for training, fewer than the "

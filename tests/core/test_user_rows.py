@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from data_files import data
 
-from rg_env.core.data.user_rows import load_rows, split_rows
+from rg_env.core.data.user_rows import DataConfig, load_rows, split_rows
 from rg_env.errors import InputError
 
 GOOD = [{"question": "2 + 2", "answer": "#### 4"}]
@@ -78,7 +78,10 @@ def test_all_defects_are_reported_at_once(tmp_path: Path) -> None:
     assert found[3].endswith("(and 2 more like it)")
 
     file.write_text("\n".join(f"{number}" for number in range(15)))
-    with pytest.raises(InputError, match=r"15 defects(?s:.*)not 9\n  and 5 more$"):
+    with pytest.raises(InputError, match=r": line 1 must be a mapping of columns, not 0 \(and 14 more like it\)$"):
+        load_rows(str(file))
+    file.write_text(as_lines(*({"question": str(number // 2), "answer": number} for number in range(30))))
+    with pytest.raises(InputError, match=r"15 defects(?s:.*)line 20 asks (?s:.*)remove one of them\n  and 5 more$"):
         load_rows(str(file))
 
 
@@ -87,6 +90,8 @@ def test_other_tools_files_are_read(tmp_path: Path) -> None:
     verl = {"prompt": [{"role": "user", "content": "2 + 2, say"}], "reward_model": {"ground_truth": 4}}
     columns = {"question_column": "prompt", "answer_column": "reward_model.ground_truth"}
     assert load_rows([verl], **columns) == [{"question": "2 + 2, say", "answer": "4"}]
+    (file := tmp_path / "verl.jsonl").write_text(as_lines(verl))
+    assert DataConfig(path=str(file), **columns).place("2 + 2, say") == f"line 1 of {file}"
     with pytest.raises(InputError, match="row 1: reward_model has no column 'gold'; it has 'ground_truth'"):
         load_rows([verl], **{**columns, "answer_column": "reward_model.gold"})
     for separator in ";\t":
@@ -118,12 +123,17 @@ def test_long_fields_and_unnamed_columns_of_csv(tmp_path: Path) -> None:
         ("./nowhere", "there is no file ./nowhere"),
         ("", "'' is not a data file"),
         ("a\0b.csv", "cannot read 'a.*null"),
-        (".", "is not a data file"),
+        (".", "'.' is a folder: pass one of its files"),
+        ("problems.txt", "'problems.txt' is not a data file; data files end in .csv, .*: rename or convert it"),
+        ("no/problems.csv", "no such file; the folder no does not exist"),
+        ("utf16.csv", r"line 1 is not UTF-8 text \(byte 0xff\): .*`iconv -f utf-16 -t utf-8`"),
     ],
 )
 def test_sources_that_cannot_be_read(source: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("latin.csv").write_bytes("question,answer\ncafé,1\n".encode("latin-1"))
+    Path("utf16.csv").write_text("question,answer\ntea,1\n", encoding="utf-16")
+    Path("problems.txt").write_text("tea\n")
     Path("mixed.csv").write_bytes(b"\xef\xbb\xbfquestion,answer\ntea,1\n\xe9t\xe9,2\n")
     with pytest.raises(InputError, match=words):
         load_rows(source)

@@ -9,12 +9,14 @@ This module parses text files itself, which avoids heavy imports and allows erro
 pyarrow reads Parquet files, and `datasets` reads datasets on the Hub.
 """
 
+import codecs
 import csv
 import hashlib
 import io
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import lru_cache
@@ -40,6 +42,8 @@ _TAKEN = ("all_tasks", "held_out", "status")
 """Names that already have a meaning in results."""
 _RELATIVE = "relative paths are resolved from the working directory"
 _DEFECTS_SHOWN = 10
+_VALUE = re.compile(r"(?:, not |: (?=['\"])|column (?=\d)).*", re.DOTALL)
+"""The end of a message about a defect, which quotes the row's value or gives its column."""
 _Located = tuple[str, Any]
 """A row and its location ("line 3" in CSV and JSON Lines files, otherwise "row 3"). If a row cannot be parsed, an
 `InputError` takes its place."""
@@ -101,7 +105,7 @@ class DataConfig(Section):
         """Return where the data has the question: "line 3 of problems.csv", or the data's name if it is on the Hub."""
         located = _read(self.path, self.config, self.split) if self.is_file else ()
         found = (
-            place for place, row in located if isinstance(row, Mapping) and row.get(self.question_column) == question
+            place for place, row in located if own_question(_value(row, self.question_column, place), place) == question
         )
         return f"{next(found, 'a row')} of {self.path}"
 
@@ -236,7 +240,13 @@ def own_text(value: object, where: str, *, numbers: bool = False) -> str:
     if numbers and type(value) is not bool and isinstance(value, Real | Decimal):
         return str(value)
     if not isinstance(value, str):
-        raise InputError(f"{where} must be text{' or a number' if numbers else ''}, not {shortened(value)}")
+        kinds, column = f"text{' or a number' if numbers else ''}", where.rpartition(": ")[2]
+        key = (
+            f" (for one of its keys, name it: {column}.{next(iter(value), 'KEY')})"
+            if isinstance(value, Mapping)
+            else ""
+        )
+        raise InputError(f"{where} must be {kinds}{key}, not {shortened(value)}")
     if not value.strip():
         raise InputError(f"{where} is blank")
     check_text(where, value)
@@ -256,11 +266,12 @@ def distinct(rows: Iterable[tuple[str, str, dict[str, Any] | InputError]], name:
     known: dict[str, tuple[str, str]] = {}
     kept: dict[tuple[str, str], dict[str, Any]] = {}
     defects: dict[str, list[str]] = {}
-    """Messages grouped by the text that follows the location, because one mistake often affects all rows."""
+    """Messages grouped by the text between the location and the value, because one mistake often affects all rows."""
     count = 0
     for count, (where, question, row) in enumerate(rows, 1):  # noqa: B007
         if isinstance(row, InputError):
-            defects.setdefault(str(row).removeprefix(where), []).append(str(row))
+            kind = _VALUE.sub("", str(row).removeprefix(where))
+            defects.setdefault(kind, []).append(str(row))
             continue
         earlier, first = known.setdefault(question, (row["answer"], where))
         if earlier != row["answer"] and not same_value(row["answer"], earlier):
@@ -304,8 +315,11 @@ def _read(name: str, config: str | None, split: str) -> Iterable[_Located]:
     kind = file.suffix.lower()
     if kind not in FILES and not os.path.exists(file):
         return _numbered(_from_hub(name, config, split))
-    if file.is_dir() or kind not in FILES:
-        raise InputError(f"{shortened(name)} is not a data file; data files end in {', '.join(FILES)}")
+    if file.is_dir() and name:
+        raise InputError(f"{shortened(name)} is a folder: pass one of its files")
+    if kind not in FILES:
+        ends = ", ".join(FILES)
+        raise InputError(f"{shortened(name)} is not a data file; data files end in {ends}: rename or convert it")
     try:
         regular(file)
         if kind == ".parquet":
@@ -323,9 +337,10 @@ def _read(name: str, config: str | None, split: str) -> Iterable[_Located]:
     except UnicodeDecodeError as error:
         # The offset refers to `error.object`, not to `data`, which may start with a byte order mark.
         line = error.object.count(b"\n", 0, error.start) + 1
+        encoding = "utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "latin1"
         raise InputError(
             f"{name}: line {line} is not UTF-8 text (byte 0x{error.object[error.start]:02x}): save the file as UTF-8, "
-            "for example with `iconv -f latin1 -t utf-8`"
+            f"for example with `iconv -f {encoding} -t utf-8`"
         ) from error
     lines = io.StringIO(text, newline="").readlines()  # unlike `splitlines`, this splits only at line breaks
     return _csv_rows(lines, name) if kind == ".csv" else _json_rows(lines, name)
@@ -366,11 +381,19 @@ def _json_rows(lines: list[str], name: str) -> Iterable[_Located]:
         if isinstance(rows := _json("".join(lines), name, 1), InputError):
             raise rows
         return _numbered(rows)
-    if first.strip() == "{" and isinstance(found := _json("".join(lines), name, 1), Mapping):
-        keys = ", ".join(map(repr, found))
-        raise InputError(f"{name} is a single JSON object with {keys}: save its rows as a list, or one on each line")
     # If the line break were kept, an error at the end of a line would be reported on the next line.
-    filled = ((number, line.rstrip()) for number, line in enumerate(lines, 1) if line.strip())
+    filled = [(number, line.rstrip()) for number, line in enumerate(lines, 1) if line.strip()]
+    is_broken = first.strip() == "{" and not any(line.startswith("{") for _, line in filled[1:2])
+    if is_broken or (len(filled) == 1 and name.lower().endswith(".json")):
+        found = _json("".join(lines), name, 1)
+        if isinstance(found, Mapping):
+            keys = ", ".join(map(repr, found))
+            raise InputError(
+                f"{name} is a single JSON object with {keys}: save its rows as a list, or one on each line"
+            )
+        if is_broken:
+            remedy = "write each on one line (`jq -c .`), or all as one list (`jq -s .`)"
+            raise InputError(f"{name}: line {filled[0][0]} starts an object of several lines: {remedy}")
     return ((f"line {number}", _json(line, name, number)) for number, line in filled)
 
 
