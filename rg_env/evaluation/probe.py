@@ -25,7 +25,7 @@ from rg_env.evaluation.endpoints import endpoint
 from rg_env.evaluation.local_models import require_torch
 from rg_env.evaluation.questions import ChatRequest, draw
 from rg_env.evaluation.results import Results, TaskResults
-from rg_env.evaluation.tables import TableConsole, cell, print_table
+from rg_env.evaluation.tables import TableConsole, cell, form_problem, print_table
 from rg_env.inference.protocol import Sampling
 
 Verdict = Literal["too few", "too hard", "trainable", "too easy", "guessable"]
@@ -39,8 +39,6 @@ LEAST_INFORMATIVE = 0.15
 learning signal."""
 FLOOR = 0.2
 """Minimum accuracy of a constant answer at which a policy might learn to give only that answer."""
-_FEW_ANSWERS = 0.2
-"""Fraction of answers in the required form below which the form is the obstacle."""
 _LABEL = "-level"
 _MAX_TOKENS = 1024
 _ABOUT = (
@@ -78,17 +76,8 @@ class Probed:
     def obstacle(self) -> str | None:
         """The reason why the model does not solve the task, if it is the form of its answers rather than their
         contents."""
-        if self.verdict != "too hard" or self.answered >= _FEW_ANSWERS:
-            return None
         name = self.task if self.level is None else f"{self.task} at level {self.level}"
-        cut_off = self.truncated or 0.0
-        if cut_off > 0.5 and self.answered >= _FEW_ANSWERS * (1 - cut_off):  # complete replies do have the form
-            return f"{name}: {cut_off:.0%} of the replies are cut off: raise --max-tokens"
-        share = "no reply has" if self.answered == 0.0 else f"only {self.answered:.0%} of the replies have"
-        return (
-            f"{name}: {share} a complete <answer>...</answer>: show the form in examples (prompt.few_shot in a "
-            "training config), or use a model that follows instructions"
-        )
+        return form_problem(name, self.answered, self.truncated) if self.verdict == "too hard" else None
 
 
 def labels(tasks: Iterable[str], levels: Sequence[int]) -> dict[str, dict[str, Any]]:

@@ -34,6 +34,8 @@ _ABOUT_DIFFERENCES = "Differences in accuracy with 95% intervals (Newcombe); p-v
 _TASKS_SHOWN = 30
 """Maximum number of tasks or differences per table on the console."""
 _NOTHING = "–"
+_FEW_ANSWERS = 0.2
+"""Fraction of answers in the required form below which the form is the obstacle."""
 TableRows = list[list[str]]
 
 
@@ -60,12 +62,45 @@ def tables_of(results: Results, limit: int | None = None) -> list[Table]:
     if all(task.floor is None for task in results.tasks.values()):  # training runs do not measure floors
         table = [[*row[:2], *row[3:]] for row in table]
     about = _ABOUT_PARTS if _parts(results) else _about_rows(results, {*table[0], *(row[0] for row in table)})
-    tables = [Table("", table[0], table[1:], [about, *([] if limit else results.notes)])]
+    notes = [about, *_form_problems(results), *([] if limit else results.notes)]
+    tables = [Table("", table[0], table[1:], notes)]
     if differences := _differences(results):
         heads = ["task", "models", "n", "difference", "p-value"]
         rows = _shortened(differences, limit)
         tables.append(Table("Two models on the same questions", heads, rows, [_ABOUT_DIFFERENCES]))
     return tables
+
+
+def form_problem(name: str, answered: float, truncated: float | None) -> str | None:
+    """Return why few of the replies have an answer in the required form, and a remedy, or None if more of them do.
+
+    Args:
+        name: what the replies belong to, such as a model.
+        answered: fraction of replies with an answer in the required form.
+        truncated: fraction of replies cut off by the token limit.
+    """
+    cut_off = truncated or 0.0
+    if answered >= _FEW_ANSWERS:
+        return None
+    if cut_off > 0.5 and answered >= _FEW_ANSWERS * (1 - cut_off):  # complete replies do have the form
+        return f"{name}: {cut_off:.0%} of the replies are cut off: raise max_tokens"
+    share = "no reply has" if answered == 0.0 else f"only {answered:.0%} of the replies have"
+    return (
+        f"{name}: {share} a complete <answer>...</answer>: show the form in examples (prompt.few_shot in a config), or "
+        "use a model that follows instructions"
+    )
+
+
+def _form_problems(results: Results) -> list[str]:
+    """Return one line for each model (of a training run: the last) whose replies rarely have the required form, which
+    may be the only reason for a low accuracy."""
+    found = []
+    for name in list(results.models)[-1 if _parts(results) else 0 :]:
+        scores = [task.models[name].scores for task in results.tasks.values() if name in task.models]
+        if scores and all(each.status for each in scores) and not any("failed" in each.status for each in scores):
+            answered = 1 - fmean(each.status.get("no_answer", 0.0) for each in scores)
+            found.append(form_problem(name, answered, fmean(each.truncated or 0.0 for each in scores)))
+    return [line for line in found if line]
 
 
 def _about_rows(results: Results, shown: set[str]) -> str:

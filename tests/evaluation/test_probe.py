@@ -118,7 +118,7 @@ def test_the_columns_of_the_table_are_explained() -> None:
     [
         (0.0, 0.0, 0.0, "maze at level 1: no reply has a complete <answer>...</answer>: show the form in examples"),
         (0.0, 0.1, 0.04, "maze at level 1: only 4% of the replies have a complete <answer>...</answer>"),
-        (0.0, 0.9, 0.1, "maze at level 1: 90% of the replies are cut off: raise --max-tokens"),
+        (0.0, 0.9, 0.1, "maze at level 1: 90% of the replies are cut off: raise max_tokens"),
         (0.0, 0.7, 0.0, "maze at level 1: no reply has a complete <answer>...</answer>"),  # nor has a reply that ended
         (0.0, 0.9, 0.5, None),
         (0.5, 0.9, 0.1, None),

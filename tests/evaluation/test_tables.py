@@ -84,6 +84,16 @@ def test_the_table_explains_its_terms_and_no_others(task: TaskResults, explained
     assert f"means over the tasks, or totals ({totals})." in " ".join(_texts(both)[1])
 
 
+def test_a_low_accuracy_due_to_the_form_of_replies_is_explained() -> None:
+    """A model that never writes the tags is named, with the remedy. Failed calls are not such replies."""
+    models = {"a": model_result(0.0, status={"no_answer": 1.0}), "b": model_result(0.1, status={"no_answer": 0.5}),
+              "c": model_result(0.0, status={"no_answer": 0.5, "failed": 0.5})}  # fmt: skip
+    for lines in _texts(all_results([task_results(models)])):
+        text = " ".join(lines)
+        assert "a: no reply has a complete <answer>...</answer>: show the form in examples (prompt.few_shot" in text
+        assert text.count("<answer>") == 1
+
+
 def test_no_left_out_questions_are_reported_if_the_overlap_is_unknown() -> None:
     """A note names the model instead, and the statement is missing from the tables and the report."""
     note = "a: its training questions are not recorded, so its overlap with the questions is unknown"
