@@ -144,6 +144,8 @@ class OptionParser(argparse.ArgumentParser):
         raw = argparse.RawDescriptionHelpFormatter
         super().__init__(*given, **{"allow_abbrev": False, "formatter_class": raw, **options})
         self.advice = f"`{self.prog} --help` lists the options"
+        self.hints: dict[str, str] = {}
+        """Hints for options of other commands, which no option of this one resembles."""
         self._arguments: list[str] = []
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -167,7 +169,7 @@ class OptionParser(argparse.ArgumentParser):
 
     def hint(self, flag: str, value: str) -> str:
         """Return a hint on what to write instead of an unknown option."""
-        return self.similar(flag) or self.advice
+        return self.hints.get(flag) or self.similar(flag) or self.advice
 
     def similar(self, flag: str) -> str:
         """Return a question that suggests the most similar option, or "" if there is none."""

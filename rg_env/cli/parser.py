@@ -70,7 +70,7 @@ class CommandParser(OptionParser):
     def hint(self, flag: str, value: str) -> str:
         name = flag.lstrip("-").replace("-", "_")
         path = name.partition("_")[0].upper()  # "--config-file" for CONFIG
-        if near := self.similar(flag):
+        if near := self.hints.get(flag) or self.similar(flag):
             return near
         if path in [action.metavar for action in self._get_positional_actions()]:
             return f"pass the path alone, as in {self.prog} {path} ..."

@@ -36,6 +36,7 @@ def add(commands: Any) -> None:
     )
     option("--output-dir", metavar="DIR", help="output folder; default: a new folder under outputs/")
     parser.flag("--resume", help="resume the probe in the output folder")
+    parser.hints["--data"] = "for your own questions, use rg-env eval --models MODEL --data FILE -r 8"
     parser.set_defaults(run=run)
 
 

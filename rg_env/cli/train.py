@@ -40,6 +40,8 @@ def add(commands: Any) -> None:
     train.flag("--eval-only", help="evaluate the config's model without training")
     option("--checkpoint", metavar="PATH", type=no_override, help="checkpoint or adapters to evaluate with --eval-only")
     sweep.add_option(train)
+    train.hints["--data"] = "to set the config's data, write data=FILE (and tasks=null if the config has tasks)"
+    train.hints["--model"] = "to set the config's model, write model=NAME"
     train.set_defaults(run=run)
 
 

@@ -373,7 +373,11 @@ def read_results(file: str | Path) -> Results:
         return Results.model_validate_json(content)
     except ValidationError as error:
         if content and b'"format"' not in content:
-            remedy = f"; pass the run's folder, {Path(file).parent}" if Path(file).suffix == ".jsonl" else ""
+            remedy = (
+                f"; pass the run's folder, {Path(file).parent}"
+                if Path(file).name in ("rollouts.jsonl", "metrics.jsonl")
+                else ""
+            )
             raise InputError(f"{file} is not a results file from rg-env eval (results_*.json){remedy}") from error
         first = next(problems_in(Results, error))
         raise damaged(

@@ -295,6 +295,11 @@ class EvaluationRun:
                 gpus: list[str | None] = [str(gpu) for gpu in self.config.serving.gpus or Machine.here().gpus] or [None]
                 for gpu in gpus:
                     group.create_task(self._on_gpu(gpu, waiting, encoders))
+            elif local and self.config.serving.gpus:
+                raise InputError(
+                    "serving.gpus (--gpus) is for vLLM servers, but the embedded engine will answer, because vLLM cannot "
+                    "use a GPU here (`rg-env doctor`): omit the option"
+                )
             elif local:
                 group.create_task(self._in_turn(local))
 

@@ -88,11 +88,14 @@ def test_slow_draws_take_more_processes(
     monkeypatch.setattr("rg_env.core.data.generation._MORE_PROCESSES_S", 0.0)
     monkeypatch.setattr("rg_env.core.data.generation._PROGRESS_S", 0.0)
     monkeypatch.setattr("rg_env.core.data.generation._FIRST_PROGRESS_S", 0.0)
-    monkeypatch.setattr(Generation, "_seconds_left", lambda self: 90.0)
+    left_s = iter([7200 * 60.0])
+    monkeypatch.setattr(Generation, "_seconds_left", lambda self: next(left_s, 90.0))
     more = generation(requests("maze", 60), 2)
     assert more.run() == expected
     assert (len(one.drawers), len(more.drawers)) == (1, 2)
-    assert re.search(r"^generating rows: \d+ of 60, about 2 min left$", capsys.readouterr().err, re.MULTILINE)
+    first, *lines = capsys.readouterr().err.splitlines()
+    assert first == "generating rows: 0 of 60, about 120 h left; to start sooner, request fewer questions"
+    assert re.fullmatch(r"generating rows: \d+ of 60, about 2 min left", lines[0])
 
 
 def test_the_time_left_follows_from_the_draws() -> None:

@@ -281,7 +281,9 @@ class Generation:
                     walk.processes += 1
                     running[pool.submit(drawer.draw, walk.request, draws)] = drawer, walk, draws, time.monotonic()
                 if time.monotonic() > show_s:
-                    left = f", about {max(1, round(left_s / 60))} min left" if left_s > 30 else ""
+                    minutes = max(1, round(left_s / 60))
+                    hours = f"{minutes // 60:,} h left; to start sooner, request fewer questions"
+                    left = f", about {hours if minutes > 120 else f'{minutes} min left'}" if left_s > 30 else ""
                     print(f"generating rows: {total - missing:,} of {total:,}{left}", file=sys.stderr, flush=True)
                     show_s = time.monotonic() + _PROGRESS_S
                 for future in wait(running, 0.1, FIRST_COMPLETED).done:
