@@ -166,8 +166,8 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
     """Position of `instruction`: in a system message, or in the user turn before or after the question."""
     preamble: str | None = None
     """Additional text in the system message."""
-    few_shot: list[dict[str, str]] = Field(default_factory=list)
-    """Chat messages before the question."""
+    few_shot: int | list[dict[str, str]] = Field(default_factory=list)
+    """Chat messages before the question, or a number of examples to draw from the task's training questions."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Variables of the model's chat template, such as `{"enable_thinking": false}`."""
     opens_thinking: bool = False
@@ -249,7 +249,8 @@ class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymTasksetConfig
         mixture, _ = _parsed(str(config.task._rubric))
         how: Any = {"split_by": config.split_by, "on_few": config.on_few}
         rows = build_rows(mixture, config.split, config._count, config._seed, **how)
-        yield from tasks_of(config._prompt_options.to_examples(rows), config.task)
+        options = config._prompt_options.with_examples(mixture, config.split_by)
+        yield from tasks_of(options.to_examples(rows), config.task)
 
 
 def _with_sampling(agent: Any, taskset: ReasoningGymTasksetConfig) -> Any:

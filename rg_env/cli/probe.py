@@ -48,7 +48,16 @@ def run(options: argparse.Namespace) -> int:
     from rg_env.core.tasks.task_table import load_table
     from rg_env.errors import InputError
     from rg_env.evaluation.load import load_eval_config
-    from rg_env.evaluation.probe import LEAST_QUESTIONS, fitted, judge, labels, mixture, print_probed
+    from rg_env.evaluation.probe import (
+        EXAMPLES,
+        LEAST_QUESTIONS,
+        fitted,
+        judge,
+        labels,
+        mixture,
+        print_probed,
+        with_examples,
+    )
     from rg_env.evaluation.runner import run_evaluation
     from rg_env.evaluation.trained import as_trained
 
@@ -77,7 +86,20 @@ def run(options: argparse.Namespace) -> int:
         for line in skipped:
             print(line, flush=True)
         results, folder = run_evaluation(config, resume=options.resume)
-    found = judge(results, next(iter(config.models)))
+        (model,) = config.models
+        found = judge(results, model)
+        if again := with_examples(config, found, folder):
+            tasks = ", ".join(again.tasks)
+            print(
+                f"\nhardly any reply to {tasks} has the form <answer>...</answer>: trying {EXAMPLES} few-shot examples"
+            )
+            try:
+                again, more = fitted(again)
+            except InputError as error:
+                more = [f"with {EXAMPLES} few-shot examples, {error}"]
+            else:
+                found += judge(run_evaluation(again, resume=options.resume)[0], model, EXAMPLES)
+            skipped += more
     print_probed(found)
     for line in skipped:
         print(line)

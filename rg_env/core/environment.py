@@ -12,20 +12,21 @@ The trainer accepts an environment directly. `rg_env.adapters` converts environm
 
 import functools
 import inspect
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
 from rg_env.core.config.files import OTHER_NAMES
-from rg_env.core.data.dataset import build_splits
+from rg_env.core.data.dataset import build_rows, build_splits
 from rg_env.core.data.manifest import Manifest
 from rg_env.core.data.selection import DrawnRow
 from rg_env.core.data.splits import OnFew, SplitBy
 from rg_env.core.data.user_rows import check_text, distinct, own_text
-from rg_env.core.grading.scoring import Grading, Rollout
+from rg_env.core.grading.scoring import Grading, Rollout, task_of
 from rg_env.core.processes import print_once
-from rg_env.core.prompts import SYSTEM_PROMPT, Placement, build_messages, fold_system
+from rg_env.core.prompts import SYSTEM_PROMPT, Messages, Placement, build_messages, fold_system
 from rg_env.core.rewards import OFFERED, Rubric, Scored, WeightedReward, check_offered, resolve_rewards
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import is_task_option, shipped_table
@@ -35,6 +36,8 @@ from rg_env.errors import InputError, UnknownNameError, unknown_name
 Row = Mapping[str, Any]
 """A row: `prompt` (chat messages, or text to continue), `answer` (the gold answer, which may be empty), `info`, and any
 other columns from the user."""
+_EXAMPLES_SEED = 1_000_003
+"""Seed for few-shot examples, which differs from the usual seeds for training rows."""
 
 
 @dataclass(frozen=True)
@@ -48,36 +51,71 @@ class PromptOptions:
     system_prompt: str | None = SYSTEM_PROMPT
     prompt_placement: Placement = "system"
     preamble: str | None = None
-    few_shot: Sequence[Mapping[str, Any]] | None = None
+    few_shot: int | Sequence[Mapping[str, Any]] | None = None
     grading: Grading = "hardened"
     chat_template_kwargs: Mapping[str, Any] | None = None
     opens_thinking: bool = False
+    drawn: Mapping[str, Messages] = field(default_factory=dict)
+    """Examples by task if `few_shot` is a number (see `with_examples`). This field is not an argument."""
 
     def __post_init__(self) -> None:
         if self.grading not in get_args(Grading):
             raise unknown_name("grading", self.grading, get_args(Grading))
-        shots = self.few_shot or ()
-        if not _is_chat(shots):
-            raise InputError(f"few_shot must be a list of messages with role and content, not {shortened(shots)}")
-        for message in shots:
+        if not _is_chat(self.shots):
+            raise InputError(
+                "few_shot must be a number of examples, or a list of messages with role and content, not "
+                f"{shortened(self.shots)}"
+            )
+        for message in self.shots:
             check_text("few_shot", message["content"])
         check_text("system_prompt", self.system_prompt or "")
         check_text("preamble", self.preamble or "")
         build_messages("", self.system_prompt, self.prompt_placement)  # raises an error for an unknown placement
 
     @property
+    def num_examples(self) -> int:
+        """Number of examples to draw, or 0 if `few_shot` is a list of messages."""
+        return self.few_shot if type(self.few_shot) is int and self.few_shot > 0 else 0
+
+    @property
+    def shots(self) -> Any:
+        """The messages in `few_shot`, which are the same for all tasks."""
+        return () if self.num_examples else self.few_shot or ()
+
+    def with_examples(self, mixture: Mixture, split_by: SplitBy) -> "PromptOptions":
+        """Return the options with examples drawn from the training questions of each task, if `few_shot` is a number.
+        Examples are never evaluation questions, and their answers differ if possible."""
+        if not self.num_examples:
+            return self
+        size = 4 * self.num_examples
+        tasks = Mixture(tasks=tuple(task.model_copy(update={"weight": 1.0}) for task in mixture.tasks))
+        rows = build_rows(tasks, "train", size * len(tasks.tasks), _EXAMPLES_SEED, split_by=split_by, on_few="cap")
+        seen, found = Counter[tuple[str, str]](), list[tuple[int, str, Messages]]()
+        for row in rows:
+            task, answer = task_of(row["info"]), row["answer"]
+            if answer.strip():  # some questions have no gold answer
+                reply = {"role": "assistant", "content": f"<answer>{answer}</answer>"}
+                found.append((seen[task, answer], task, [{"role": "user", "content": row["question"]}, reply]))
+                seen[task, answer] += 1
+        drawn: dict[str, Messages] = {task.name: [] for task in tasks.tasks}
+        for _, task, messages in sorted(found, key=lambda each: each[0]):
+            if len(drawn[task]) < 2 * self.num_examples:
+                drawn[task] += messages
+        return replace(self, drawn=drawn)
+
+    @property
     def info(self) -> dict[str, str]:
         """Entries that the options add to the `info` of each row."""
         return {"reply_prefix": "<think>"} if self.opens_thinking else {}
 
-    def messages(self, question: str) -> list[dict[str, Any]]:
-        """Return the chat messages that pose `question`."""
+    def messages(self, question: str, task: str = "") -> list[dict[str, Any]]:
+        """Return the chat messages that pose `question`, which is a question of `task`."""
         # With few-shot examples and no preamble, a system prompt with the placement "user" is part of the first
         # example.
         folded = self.prompt_placement == "user" and not self.preamble
         placement = "system" if folded else self.prompt_placement
         messages: list[dict[str, Any]] = build_messages(question, self.system_prompt, placement, preamble=self.preamble)
-        messages[-1:-1] = map(dict, self.few_shot or ())
+        messages[-1:-1] = map(dict, self.drawn.get(task, self.shots))
         return fold_system(messages) if folded else messages
 
     def to_examples(self, rows: Sequence[DrawnRow]) -> list[dict[str, Any]]:
@@ -86,7 +124,7 @@ class PromptOptions:
             {
                 **row,
                 "info": {**row["info"], "grading": self.grading, **self.info},
-                "prompt": self.messages(row["question"]),
+                "prompt": self.messages(row["question"], task_of(row["info"])),
                 "example_id": index,
             }
             for index, row in enumerate(rows)
@@ -146,6 +184,8 @@ class Environment:
             chat_template_kwargs=chat_template_kwargs,
             opens_thinking=opens_thinking,
         )
+        if self.prompt_options.num_examples:
+            raise InputError("few_shot can be a number only for tasks: for rows of your own, pass the messages")
         weighted = self._resolved(rewards)
         self.train_rows: Sequence[Row] = self._own_rows(train_rows, "train_rows")
         self.eval_rows: Sequence[Row] = self._own_rows(eval_rows, "eval_rows")
@@ -276,7 +316,8 @@ class ReasoningGym(Environment):
             role. With `"user_after"`, `system_prompt` follows the question.
         preamble: additional text at the start of the system message, before `system_prompt` if `prompt_placement` is
             `"system"`.
-        few_shot: messages before the question.
+        few_shot: messages before the question, or a number of examples. The examples are training questions of the
+            same task, each with its gold answer in `<answer>` tags, and are never evaluation questions.
         grading: `"hardened"` for right or wrong, `"partial"` for partial credit for real progress, or `"upstream"` for
             the library's own formulas (`core.grading.scoring`).
         manifest: a run's `manifest.json`, or its contents. Raises `InputError` if the rows differ from that run's rows.
@@ -309,7 +350,7 @@ class ReasoningGym(Environment):
         system_prompt: str | None = SYSTEM_PROMPT,
         prompt_placement: Placement = "system",
         preamble: str | None = None,
-        few_shot: Sequence[Mapping[str, Any]] | None = None,
+        few_shot: int | Sequence[Mapping[str, Any]] | None = None,
         grading: Grading = "hardened",
         manifest: str | Path | Manifest | None = None,
         split_by: SplitBy = "problem",
@@ -337,6 +378,7 @@ class ReasoningGym(Environment):
             on_few=on_few,
             manifest=manifest,
         )
+        self.prompt_options = self.prompt_options.with_examples(self.mixture, split_by)
         self.train_rows, self.eval_rows = self.to_examples(train), self.to_examples(evaluation)
 
     def to_examples(self, rows: Sequence[DrawnRow]) -> list[dict[str, Any]]:

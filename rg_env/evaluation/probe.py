@@ -7,11 +7,14 @@ GRPO learns from groups with both right and wrong answers ("groups that teach").
 has no such groups. If a constant answer is right at least as often as the model's answers, the model may learn to give
 only that answer. The level to start with is the one with the most groups that teach. Only levels whose solve rate is
 between 10% and 80%, and above the accuracy of the best constant answer, are considered.
+
+If hardly any reply has the required form, `with_examples` returns a second probe with few-shot examples in the prompt.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console
@@ -25,7 +28,7 @@ from rg_env.evaluation.endpoints import endpoint
 from rg_env.evaluation.local_models import require_torch
 from rg_env.evaluation.questions import ChatRequest, draw
 from rg_env.evaluation.results import Results, TaskResults
-from rg_env.evaluation.tables import TableConsole, cell, form_problem, print_table
+from rg_env.evaluation.tables import TableConsole, cell, form_obstacle, form_problem, print_table
 from rg_env.inference.protocol import Sampling
 
 Verdict = Literal["too few", "too hard", "trainable", "too easy", "guessable"]
@@ -39,6 +42,8 @@ LEAST_INFORMATIVE = 0.15
 learning signal."""
 FLOOR = 0.2
 """Minimum accuracy of a constant answer at which a policy might learn to give only that answer."""
+EXAMPLES = 2
+"""Number of few-shot examples in the second probe of tasks to which hardly any reply has the required form."""
 _LABEL = "-level"
 _MAX_TOKENS = 1024
 _ABOUT = (
@@ -71,13 +76,39 @@ class Probed:
     verdict: Verdict
     rollouts: float | None
     """Rollouts per group that teaches, or None if there are no such groups."""
+    replies: int
+    """Number of replies."""
+    few_shot: int = 0
+    """Number of few-shot examples that the probe added to the prompt."""
 
     @property
-    def obstacle(self) -> str | None:
-        """The reason why the model does not solve the task, if it is the form of its answers rather than their
-        contents."""
+    def name(self) -> str:
+        """Name of the entry in the evaluation config (see `labels`)."""
+        return self.task if self.level is None else f"{self.task}{_LABEL}{self.level}"
+
+    @property
+    def obstacle(self) -> Literal["form", "length"] | None:
+        """The reason why the model does not solve the task, if it is the form or the length of its replies rather than
+        their contents."""
+        return form_obstacle(self.answered, self.truncated) if self.verdict == "too hard" else None
+
+    def explained(self, again: "Probed | None" = None) -> str | None:
+        """Return a line about the obstacle and its remedy, if there is an obstacle. `again` is the probe of the same
+        task with examples."""
         name = self.task if self.level is None else f"{self.task} at level {self.level}"
-        return form_problem(name, self.answered, self.truncated) if self.verdict == "too hard" else None
+        if not self.obstacle or not again:
+            return form_problem(name, self.answered, self.truncated) if self.obstacle else None
+        counts = [f"{round(each.answered * each.replies)} of {each.replies} replies" for each in (self, again)]
+        obstacle = form_obstacle(again.answered, again.truncated)
+        remedy = {
+            None: f"set prompt.few_shot: {again.few_shot} in the training config",
+            "length": "raise --max-tokens",
+            "form": "use a model that follows instructions",
+        }[obstacle]
+        return (
+            f"{name}: {counts[0]} have a complete <answer>...</answer>; with {again.few_shot} few-shot examples, "
+            f"{counts[1]}: {remedy}"
+        )
 
 
 def labels(tasks: Iterable[str], levels: Sequence[int]) -> dict[str, dict[str, Any]]:
@@ -166,13 +197,29 @@ async def _refusals(config: EvalConfig, prompts: Mapping[str, Any]) -> dict[str,
     return {name: reply.error for name, reply in replies.items() if reply.error}
 
 
-def judge(results: Results, model: str) -> list[Probed]:
-    """Return the metrics and verdict for `model` on each task and level."""
-    found = (_probed(name, task, model) for name, task in results.tasks.items())
+def with_examples(config: EvalConfig, found: Iterable[Probed], folder: Path) -> EvalConfig | None:
+    """Return a probe, with few-shot examples, of the tasks and levels at which the form of the replies is the obstacle,
+    or None if there is no such task or the prompt already has examples."""
+    names = [each.name for each in found if each.obstacle == "form"]
+    if not names or config.prompt.few_shot:
+        return None
+    return config.model_copy(
+        update={
+            "tasks": {name: config.tasks[name] for name in names},
+            "prompt": config.prompt.model_copy(update={"few_shot": EXAMPLES}),
+            "output": config.output.model_copy(update={"dir": str(folder / "few_shot")}),
+        }
+    )
+
+
+def judge(results: Results, model: str, few_shot: int = 0) -> list[Probed]:
+    """Return the metrics and verdict for `model` on each task and level. `few_shot` is the number of examples that the
+    probe added."""
+    found = (_probed(name, task, model, few_shot) for name, task in results.tasks.items())
     return sorted(found, key=lambda each: (each.task, each.level or 0))
 
 
-def _probed(name: str, results: TaskResults, model: str) -> Probed:
+def _probed(name: str, results: TaskResults, model: str, few_shot: int) -> Probed:
     task = str((results.spec or {}).get("name", results.task))
     level = name.removeprefix(f"{task}{_LABEL}")
     result = results.models[model]
@@ -192,6 +239,8 @@ def _probed(name: str, results: TaskResults, model: str) -> Probed:
         floor=floor,
         verdict=_verdict(len(groups), *scores.measured, informative, floor or 0.0),
         rollouts=results.sampling.rollouts_per_example / informative if informative else None,
+        replies=sum(map(len, groups)),
+        few_shot=few_shot,
     )
 
 
@@ -210,22 +259,27 @@ def _verdict(questions: int, solved: float, interval: tuple[float, float], infor
 
 def starts(found: Iterable[Probed]) -> dict[str, Probed]:
     """Return the level to start with, by task. This is the trainable level with the most groups that teach, or the
-    hardest such level if several are tied."""
-    best: dict[str, Probed] = {}
-    for each in found:
-        if each.verdict == "trainable" and each.informative >= getattr(best.get(each.task), "informative", 0.0):
+    hardest such level if several are tied. Levels that need examples are considered only if no others are trainable.
+    """
+    trainable, best = [each for each in found if each.verdict == "trainable"], dict[str, Probed]()
+    fewest = min((each.few_shot for each in trainable), default=0)
+    for each in trainable:
+        if each.few_shot == fewest and each.informative >= getattr(best.get(each.task), "informative", 0.0):
             best[each.task] = each
     return best
 
 
 def mixture(found: Sequence[Probed]) -> dict[str, Any]:
-    """Return the `tasks` section of a training config, with the trainable tasks, each at the level to start with.
+    """Return the `tasks` section of a training config, with the trainable tasks, each at the level to start with, and
+    the number of examples if they need any.
 
     Raises:
         InputError: no task is trainable, or there are too few questions to judge.
     """
-    if tasks := {name: {} if each.level is None else {"level": each.level} for name, each in starts(found).items()}:
-        return {"tasks": tasks}
+    if chosen := starts(found):
+        tasks = {name: {} if each.level is None else {"level": each.level} for name, each in chosen.items()}
+        few_shot = max(each.few_shot for each in chosen.values())
+        return {"tasks": tasks, **({"prompt": {"few_shot": few_shot}} if few_shot else {})}
     if all(each.verdict == "too few" for each in found):
         raise InputError(f"too few questions to judge; probe with --num-examples {LEAST_QUESTIONS} or more")
     raise InputError("none of these tasks is trainable for this model: try other levels (--levels), or other tasks")
@@ -242,9 +296,11 @@ def print_probed(found: Sequence[Probed], console: Console | None = None) -> Non
         shares = map(cell, (each.solved, each.informative, each.truncated, each.answered, each.floor))
         level, count = cell(None) if each.level is None else str(each.level), each.rollouts
         verdict = f"{each.verdict}{' <- start' if each in chosen else ''}"
-        rows.append([each.task, level, *shares, cell(None) if count is None else f"{count:.0f}", verdict])
+        task = f"{each.task}, {each.few_shot} examples" if each.few_shot else each.task
+        rows.append([task, level, *shares, cell(None) if count is None else f"{count:.0f}", verdict])
     print_table(console, [*heads, "verdict"], rows)
     console.print(_ABOUT, markup=False)
+    again = {each.name: each for each in found if each.few_shot}
     for each in found:
-        if each.obstacle:
-            console.print(each.obstacle, markup=False)
+        if not each.few_shot and (line := each.explained(again.get(each.name))):
+            console.print(line, markup=False)

@@ -104,7 +104,9 @@ class Questions:
         row = self.rows[number]
         if system_prompt is None:
             return row["prompt"]
-        return replace(self.env.prompt_options, system_prompt=system_prompt).messages(row["question"])
+        return replace(self.env.prompt_options, system_prompt=system_prompt).messages(
+            row["question"], task_of(row["info"])
+        )
 
     def described(self) -> EvaluatedEnvironment:
         """Return a description of the environment for results."""

@@ -71,6 +71,16 @@ def tables_of(results: Results, limit: int | None = None) -> list[Table]:
     return tables
 
 
+def form_obstacle(answered: float, truncated: float | None) -> Literal["form", "length"] | None:
+    """Return why few of the replies have an answer in the required form, or None if more of them do. Arguments are the
+    same as for `form_problem`."""
+    cut_off = truncated or 0.0
+    if answered >= _FEW_ANSWERS:
+        return None
+    is_long = cut_off > 0.5 and answered >= _FEW_ANSWERS * (1 - cut_off)  # complete replies do have the form
+    return "length" if is_long else "form"
+
+
 def form_problem(name: str, answered: float, truncated: float | None) -> str | None:
     """Return why few of the replies have an answer in the required form, and a remedy, or None if more of them do.
 
@@ -79,11 +89,10 @@ def form_problem(name: str, answered: float, truncated: float | None) -> str | N
         answered: fraction of replies with an answer in the required form.
         truncated: fraction of replies cut off by the token limit.
     """
-    cut_off = truncated or 0.0
-    if answered >= _FEW_ANSWERS:
+    if not (obstacle := form_obstacle(answered, truncated)):
         return None
-    if cut_off > 0.5 and answered >= _FEW_ANSWERS * (1 - cut_off):  # complete replies do have the form
-        return f"{name}: {cut_off:.0%} of the replies are cut off: raise max_tokens"
+    if obstacle == "length":
+        return f"{name}: {truncated:.0%} of the replies are cut off: raise max_tokens"
     share = "no reply has" if answered == 0.0 else f"only {answered:.0%} of the replies have"
     return (
         f"{name}: {share} a complete <answer>...</answer>: show the form in examples (prompt.few_shot in a config), or "

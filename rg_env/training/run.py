@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
+from rg_env.core.environment import Environment
 from rg_env.core.processes import TOGETHER_S, entered, print_once, world_size
 from rg_env.core.run_folder import RunFolder, locked, not_empty, removed_on_error
 from rg_env.core.text import counted
@@ -455,11 +456,7 @@ def _resolved(evaluation: FixedEvaluation, settings: dict[str, Any]) -> dict[str
     trainer, plan = evaluation.trainer, evaluation.plan
     env = trainer.env
     environment: dict[str, Any] = {
-        "system_prompt": env.system_prompt,
-        "placement": env.prompt_options.prompt_placement,
-        "preamble": env.prompt_options.preamble or "",
-        "few_shot": [dict(message) for message in env.prompt_options.few_shot or ()],
-        "chat_template_kwargs": dict(env.prompt_options.chat_template_kwargs or {}),
+        **_prompt(env),
         "first_prompt": (env.train_rows or env.eval_rows)[0]["prompt"],
         "rewards": env.reward_weights,
     }
@@ -483,20 +480,25 @@ def _resolved(evaluation: FixedEvaluation, settings: dict[str, Any]) -> dict[str
     }
 
 
+def _prompt(env: Environment) -> dict[str, Any]:
+    """Return the environment's prompt options as the `prompt` section of a config."""
+    options = env.prompt_options
+    return {
+        "system_prompt": env.system_prompt or "",
+        "placement": options.prompt_placement,
+        "preamble": options.preamble or "",
+        "few_shot": options.num_examples or list(map(dict, options.shots)),
+        "chat_template_kwargs": dict(options.chat_template_kwargs or {}),
+    }
+
+
 def _eval_config(evaluation: FixedEvaluation, config: TrainConfig | None) -> dict[str, Any]:
     """Return the values of an evaluation config (`evaluation.config.EvalConfig`) that repeats the run's evaluation. In
     addition to the evaluated tasks, `tasks` contains the training tasks without evaluation questions, without
     `num_examples`."""
     env, sampling = evaluation.trainer.env, evaluation.sampling()
-    placement, preamble = env.prompt_options.prompt_placement, env.prompt_options.preamble or ""
     values: dict[str, Any] = {
-        "prompt": {
-            "system_prompt": env.system_prompt or "",
-            "placement": placement,
-            "preamble": preamble,
-            "few_shot": [dict(message) for message in env.prompt_options.few_shot or ()],
-            "chat_template_kwargs": dict(env.prompt_options.chat_template_kwargs or {}),
-        },
+        "prompt": _prompt(env),
         "sampling": {key: sampling[key] for key in SamplingConfig.model_fields},
         "seed": evaluation.trainer.args.seed,
         **{key: sampling[key] for key in ("rollouts_per_example", "greedy")},

@@ -13,7 +13,7 @@ from rg_env.core.data.dataset import build_rows
 from rg_env.core.environment import Environment, ReasoningGym
 from rg_env.core.event_loop import run_async
 from rg_env.core.grading.extraction import extract
-from rg_env.core.grading.scoring import Rollout, score_match
+from rg_env.core.grading.scoring import Rollout, score, score_match
 from rg_env.core.prompts import SYSTEM_PROMPT
 from rg_env.errors import InputError, RewardError, UnknownNameError
 from rg_env.training.config.grpo import GRPOConfig
@@ -303,3 +303,28 @@ def test_reasoning_gym_is_an_environment() -> None:
         ReasoningGym(["leg_counting", "chain_sum"], 6, 4, seed=4, manifest=env.manifest)
     with pytest.raises(UnknownNameError, match="did you mean 'leg_counting'"):
         ReasoningGym("leg_countin")
+
+
+def test_examples_are_training_questions_of_the_same_task() -> None:
+    """Each task has its own examples, with right answers that differ. They are not in the evaluation split, even if it
+    has every evaluation question there is."""
+    small = {"name": "chain_sum", "config": {"max_terms": 2, "max_digits": 1}}
+    env = ReasoningGym([small, "leg_counting"], 8, 200, few_shot=3)
+    questions = {row["question"] for row in env.eval_rows}
+    seen = {}
+    for row in [*env.train_rows, *env.eval_rows]:
+        system, *examples, last = row["prompt"]
+        assert (system["role"], last["content"]) == ("system", row["question"])
+        assert seen.setdefault(row["info"]["rg_task"], examples) == examples
+    for task, examples in seen.items():
+        asked, replies = ([each["content"] for each in examples[start::2]] for start in (0, 1))
+        assert len(asked) == len(set(replies)) == 3
+        assert questions.isdisjoint(asked)
+        rows = {
+            row["question"]: row for row in build_rows(small if task == "chain_sum" else task, "train", 60, 1_000_003)
+        }
+        assert all(
+            score(reply, rows[question]["info"]).value == 1 for question, reply in zip(asked, replies, strict=True)
+        )
+    with pytest.raises(InputError, match="few_shot can be a number only for tasks"):
+        Environment(ROWS, few_shot=2)

@@ -64,7 +64,8 @@ def test_messages(arguments: dict[str, Any], expected: list[tuple[str, str]]) ->
         ({"grading": "upsteam"}, UnknownNameError, "did you mean 'upstream'"),
         ({"system_prompt": 5}, InputError, "system_prompt must be text, not 5"),
         ({"preamble": "\ud800"}, InputError, "preamble contains an unpaired surrogate"),
-        ({"few_shot": [{"role": "user"}]}, InputError, "few_shot must be a list of messages"),
+        ({"few_shot": [{"role": "user"}]}, InputError, "few_shot must be a number of examples, or a list of"),
+        *(({"few_shot": number}, InputError, "few_shot must be a number of examples") for number in (-1, True, 2.0)),
     ],
 )
 def test_invalid_prompt_options_are_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:

@@ -17,6 +17,7 @@ from result_files import all_results, model_result, task_results
 from rich.console import Console
 from starlette.responses import JSONResponse, Response
 
+from rg_env.core.environment import ReasoningGym
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import load_table
 from rg_env.errors import InputError, UnknownNameError
@@ -105,7 +106,9 @@ def test_training_starts_at_the_level_with_most_informative_groups() -> None:
 def test_the_columns_of_the_table_are_explained() -> None:
     """The text below the table explains each of its column heads."""
     out = io.StringIO()
-    print_probed([Probed("maze", 1, 20, 0.5, 0.75, 0.0, 1.0, 0.25, "trainable", 10.7)], Console(file=out, width=200))
+    print_probed(
+        [Probed("maze", 1, 20, 0.5, 0.75, 0.0, 1.0, 0.25, "trainable", 10.7, 80)], Console(file=out, width=200)
+    )
     lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
     assert "task level solved groups that teach cut off answered constant rollouts for one verdict" in lines
     assert "maze 1 0.500 0.750 0.000 1.000 0.250 11 trainable <- start" in lines
@@ -130,7 +133,7 @@ def test_a_probe_reports_that_the_form_of_answers_is_the_obstacle(
     """A model that never writes the answer in tags cannot start to learn, whatever the level."""
     verdict: Any = "trainable" if solved else "too hard"
     out = io.StringIO()
-    print_probed([Probed("maze", 1, 20, solved, 0.0, truncated, answered, 0.25, verdict, None)], Console(file=out))
+    print_probed([Probed("maze", 1, 20, solved, 0.0, truncated, answered, 0.25, verdict, None, 80)], Console(file=out))
     last = " ".join(out.getvalue().split()).partition("than a constant answer would. ")[2]
     assert last.startswith(reason) if reason else not last
 
@@ -168,6 +171,50 @@ def test_tasks_that_an_endpoint_refuses_are_skipped() -> None:
         refused = load_eval_config(None, [given[0], "tasks={spell_backward-level0: {task: spell_backward, level: 0}}"])
         with pytest.raises(InputError, match="no task can be probed: spell_backward-level0: skipped: HTTP 400"):
             fitted(refused)
+
+
+@pytest.mark.parametrize(
+    ("answered", "truncated", "rest"),
+    [
+        (0.95, 0.0, "76 of 80 replies: set prompt.few_shot: 2 in the training config"),
+        (0.05, 0.0, "4 of 80 replies: use a model that follows instructions"),
+        (0.1, 0.9, "8 of 80 replies: raise --max-tokens"),
+    ],
+)
+def test_the_effect_of_examples_is_reported(answered: float, truncated: float, rest: str) -> None:
+    out, numbers = io.StringIO(), (0.25, "too hard", None, 80)
+    without: Any = Probed("maze", None, 20, 0.0, 0.0, 0.0, 0.0, *numbers)
+    print_probed([without, Probed("maze", None, 20, 0.0, 0.0, truncated, answered, *numbers, 2)], Console(file=out))
+    assert " ".join(out.getvalue().split()).endswith(
+        f"maze: 0 of 80 replies have a complete <answer>...</answer>; with 2 few-shot examples, {rest}"
+    )
+
+
+@pytest.mark.slow
+def test_a_model_that_never_writes_the_form_is_probed_again_with_examples(rg_env: Any, tmp_path: Path) -> None:
+    """The lines and `mixture.yaml` name the number of examples, and the examples are training questions."""
+
+    def trouble(number: int, body: dict[str, Any]) -> Response | None:
+        is_shown = any(message["role"] == "assistant" for message in body["messages"])
+        right = golds[body["messages"][-1]["content"]]
+        text = f"<answer>{right if number % 2 else 'x'}</answer>" if is_shown else f"It is {right}."
+        return JSONResponse({"choices": [{"message": {"content": text}, "finish_reason": "stop"}]})
+
+    golds = {row["question"]: row["answer"] for row in _sums(16).eval_rows}
+    with ChatServer(str, trouble=trouble) as server:
+        arguments = ["--model", f"m@{server.url}", "--tasks", "chain_sum", "--levels", "0", "-n", "16", "-r", "4"]
+        code, printed, _ = rg_env("probe", *arguments, "--output-dir", str(tmp_path / "probe"))
+    assert code == 0
+    assert "chain_sum at level 0: 0 of 64 replies have a complete <answer>...</answer>; with 2" in printed
+    written = yaml.safe_load((tmp_path / "probe" / "mixture.yaml").read_text())
+    assert written == {"tasks": {"chain_sum": {"level": 0}}, "prompt": {"few_shot": 2}}
+    shots = {body["messages"][1]["content"] for body in server.requests if len(body["messages"]) > 2}
+    assert len(shots) == 1
+    assert shots.isdisjoint(row["question"] for row in _sums(300).eval_rows)
+
+
+def _sums(n: int) -> ReasoningGym:
+    return ReasoningGym({"name": "chain_sum", "level": 0}, num_train_examples=0, num_eval_examples=n)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ This module also defines the sections and field types that training and evaluati
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
@@ -362,6 +362,15 @@ def named(example: str, remedy: str) -> Callable[[Any], Any]:
     return read
 
 
+def _is_shot(message: Any) -> bool:
+    return (
+        isinstance(message, Mapping)
+        and message.keys() == {"role", "content"}
+        and message["role"] in ("user", "assistant")
+        and isinstance(message["content"], str)
+    )
+
+
 class PromptConfig(Section):
     """Settings that determine how a question becomes a prompt."""
 
@@ -374,19 +383,23 @@ class PromptConfig(Section):
     preamble: str = ""
     """Additional text at the start of the system message, before `system_prompt` if `placement` is "system". Default:
     no additional text."""
-    few_shot: list[dict[str, str]] = Field(default_factory=list)
-    """Chat messages before the question, such as `[{role: user, content: "2 + 3 ="}, {role: assistant, content:
-    "<answer>5</answer>"}]`. Default: no examples."""
+    few_shot: Count | list[dict[str, str]] = Field(default_factory=list)
+    """Number of examples before the question, or the examples' chat messages, such as `[{role: user, content:
+    "2 + 3 ="}, {role: assistant, content: "<answer>5</answer>"}]`. With a number, the examples are training questions
+    of the same task with their gold answers in `<answer>` tags; they are never evaluation questions, and your own data
+    needs messages. Default: no examples."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Variables of the model's chat template, such as `{enable_thinking: false}` for Qwen3. Default: the template's own
     defaults."""
 
-    @field_validator("few_shot")
+    @field_validator("few_shot", mode="before")
     @classmethod
-    def _are_messages(cls, value: list[dict[str, str]]) -> list[dict[str, str]]:
-        for message in value:
-            if message.keys() != {"role", "content"} or message["role"] not in ("user", "assistant"):
-                raise ValueError("must be a list of messages with a role (user or assistant) and content")
+    def _are_messages(cls, value: Any) -> Any:
+        is_number = type(value) is int and value >= 0
+        if not is_number and not (isinstance(value, Sequence) and all(map(_is_shot, value))):
+            raise ValueError(
+                "must be a number of examples, or a list of messages with a role (user or assistant) and content"
+            )
         return value
 
     @property
