@@ -87,11 +87,12 @@ def run(options: argparse.Namespace) -> int:
 
 def print_model_checks(config: "TrainConfig") -> None:
     """Print what the model's files say about the run: whether the prompts in its data fit, and its memory. This imports
-    torch. Raises `InputError` if the run would refuse the prompts."""
+    torch. Raises `InputError` if the run would refuse the prompts, or a model on this machine."""
     from rg_env.jobs.doctor import model_checks
 
+    required = {"prompts", "model"} if os.path.exists(config.model.name) else {"prompts"}
     for check in model_checks(config):
-        if check.name == "prompts" and check.status == "failed":
+        if check.name in required and check.status == "failed":
             raise InputError(check.finding)
         problem = f"{check.status}: " if check.status in ("failed", "warning") else ""
         fix = f"; fix: {check.fix}" if check.fix else ""

@@ -35,7 +35,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -281,12 +281,15 @@ def gguf_file(model: str) -> Path | None:
 
 
 def model_path_problem(model: str, *, adapters: bool = False) -> str | None:
-    """Return the reason why no model can be loaded from a path: the folder does not exist, or does not contain a model
-    (or, with `adapters`, LoRA adapters). Return None for a valid path or a name on the Hub."""
+    """Return the reason why no model can be loaded from a path: the folder does not exist, or does not contain a causal
+    language model (or, with `adapters`, LoRA adapters). Return None for a valid path or a name on the Hub."""
     if is_missing_folder(model):
         return f"the folder {model} does not exist"
-    files = ("config.json", "adapter_config.json") if adapters else ("config.json",)
-    if not os.path.exists(model) or gguf_file(model) or any((Path(model) / file).is_file() for file in files):
+    if (config := Path(model) / "config.json").is_file():
+        with contextlib.suppress(InputError):  # a damaged file is reported when the model is loaded
+            return f"{model}: {problem}" if (problem := model_kind_problem(read_json(config))) else None
+        return None
+    if not os.path.exists(model) or gguf_file(model) or (adapters and (Path(model) / "adapter_config.json").is_file()):
         return None
     if RunFolder.is_run(Path(model)):
         last = RunFolder(Path(model)).last_checkpoint()
@@ -294,6 +297,19 @@ def model_path_problem(model: str, *, adapters: bool = False) -> str | None:
             return f"{model} is a run without checkpoint-N folders, so it has not saved a model yet"
         return f"{model} is a run, not a model: pass {last}"
     return f"{model} is not a model folder: config.json and safetensors files are required"
+
+
+def model_kind_problem(config: Mapping[str, Any]) -> str | None:
+    """Return the reason a model with these contents of config.json is not a causal language model, or None."""
+    given = config.get("architectures")
+    names = [one_line(each, 60) for each in given if isinstance(each, str)] if isinstance(given, list) else []
+    others = [each for each in names if re.search("For(?!CausalLM|ConditionalGeneration)", each)]
+    if not config.get("is_encoder_decoder") and (not names or len(others) < len(names)):
+        return None
+    return (
+        f"{', '.join(names) or 'an encoder-decoder'} is not a causal language model, which predicts the next token: "
+        "use one, such as a Qwen, Llama or Gemma model"
+    )
 
 
 def adapter_config(model: str) -> dict[str, Any] | None:

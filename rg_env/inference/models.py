@@ -16,7 +16,7 @@ from transformers.utils import is_flash_attn_2_available, logging
 
 from rg_env.core.hub import hub_answers
 from rg_env.core.processes import print_once
-from rg_env.core.run_folder import gguf_file, is_missing_folder
+from rg_env.core.run_folder import gguf_file, is_missing_folder, model_kind_problem
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import listed, reason_of
 from rg_env.errors import InputError
@@ -205,7 +205,7 @@ def describe_model(name: str) -> ModelDescription:
     """Load the configuration and tokenizer of a model: a folder, a GGUF file, a name on the Hub, or "tiny".
 
     Raises:
-        InputError: a file cannot be loaded.
+        InputError: a file cannot be loaded, or the model is not a causal language model.
     """
     if name == TINY:
         name = str(POLICY_DIR)
@@ -224,10 +224,13 @@ def describe_model(name: str) -> ModelDescription:
     options |= {"gguf_file": gguf.name} if gguf else {}
     try:
         config = AutoConfig.from_pretrained(source, **options)
-        part = "tokenizer files" if gguf is None else gguf.name
-        tokenizer = AutoTokenizer.from_pretrained(source, **options)
+        if (problem := model_kind_problem(config.to_dict())) is None:
+            part = "tokenizer files" if gguf is None else gguf.name
+            tokenizer = AutoTokenizer.from_pretrained(source, **options)
     except Exception as error:  # as with weights, the files may be damaged
         raise _cannot_load(name, part, error, options) from None
+    if problem:
+        raise InputError(f"cannot load the model {name!r}: {problem}")
     return ModelDescription(name, config, tokenizer, options)
 
 

@@ -103,6 +103,40 @@ def test_weights_of_further_layers_are_refused(kind: str, tmp_path: Path) -> Non
         load_policy(str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True},
+        {"model_type": "bert", "architectures": ["BertForMaskedLM"]},
+        {"model_type": "qwen2", "architectures": ["Qwen2ForSequenceClassification"]},
+    ],
+)
+def test_models_that_do_not_predict_the_next_token_are_refused(
+    config: dict[str, Any], copied: Path, error_of: Any
+) -> None:
+    """Otherwise, BERT would be trained although it sees the tokens that it predicts."""
+    (copied / "config.json").write_text(json.dumps(config))
+    words = f"{config['architectures'][0]} is not a causal language model, which predicts the next token: use one, such"
+    with pytest.raises(InputError, match=f"^cannot load the model '{copied}': {words}"):
+        load_policy(str(copied))
+    (copied / "run.yaml").write_text(f"{{model: {copied}, tasks: chain_sum}}")
+    train = ("train", str(copied / "run.yaml"))
+    others = [
+        (command, option, str(copied), "--tasks", "chain_sum")
+        for command, option in (("eval", "--models"), ("probe", "--model"))
+    ]
+    for command in (train, (*train, "--dry-run"), *others):
+        assert words in error_of(*command)
+
+
+def test_a_dry_run_refuses_a_model_that_cannot_be_used(copied: Path, rg_env: Any) -> None:
+    (copied / "chat_template.jinja").unlink()
+    (copied / "run.yaml").write_text(f"{{model: {copied}, tasks: chain_sum}}")
+    code, _, error = rg_env("train", copied / "run.yaml", "--dry-run")
+    assert (code, error.count("\n")) == (2, 1)
+    assert f"the model {copied} has no chat template: use an instruction-tuned model" in error
+
+
 def test_unused_weights_are_reported(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Weights that the model's class does not have, apart from further layers, are named in one line."""
     tensors = load_file(copied / "model.safetensors")
