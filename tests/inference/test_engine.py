@@ -244,6 +244,11 @@ def test_a_prompt_that_fills_the_context_is_refused(engine: EmbeddedEngine) -> N
         engine.generate([[5] * 512], GREEDY)
 
 
+def test_a_tokenizer_of_another_model_is_refused(engine: EmbeddedEngine) -> None:
+    with pytest.raises(InputError, match=r"the token id 9999, but the model has \d+ tokens: use its own tokenizer"):
+        engine.generate([[1], [2, 9999]], Sampling())
+
+
 def test_an_error_in_the_model_is_an_engine_error(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
     """The message includes the type of the original exception."""
 

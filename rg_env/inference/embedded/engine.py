@@ -112,11 +112,15 @@ class EmbeddedEngine(Engine):
         """Sample a completion for each prompt (token ids), in order.
 
         Raises:
-            InputError: a prompt leaves no room in the context for a completion.
+            InputError: a prompt leaves no room in the context for a completion, or has tokens of another model.
             EngineError: the model failed, or `cancel` was called.
         """
         if prompts and (longest := max(map(len, prompts))) >= self.max_context:
             raise InputError(f"a prompt has {longest} tokens, but the model's context length is {self.max_context}")
+        if (token := max(map(max, filter(None, prompts)), default=0)) >= (size := self.config.vocab_size):
+            raise InputError(
+                f"a prompt has the token id {token}, but the model has {size} tokens: use its own tokenizer"
+            )
         # Sort by length so that prompts in a batch need little padding, then by content so that identical prompts are
         # adjacent.
         order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), list(prompts[i])))
