@@ -169,15 +169,27 @@ class Zero(DataParallel):
             "gradient_clipping": float(args.max_grad_norm),
             "zero_allow_untested_optimizer": True,
         }
+        offload = plugin.deepspeed_config.get("zero_optimization", {}).get("offload_optimizer") or {}
+        self._offloads = offload.get("device", "none") != "none"
         # As with the other strategies, a step's micro-batches add up in float32. At stage 1, DeepSpeed would then use
-        # another optimizer class for bf16, with which no run has been tested.
-        if plugin.zero_stage > 1:
+        # another optimizer class for bf16, with which no run has been tested. At stage 2, it keeps the sum of an
+        # offloaded optimizer in the data type of the computation in any case.
+        if plugin.zero_stage == 3 or (plugin.zero_stage == 2 and not self._offloads):
             plugin.deepspeed_config.setdefault("data_types", {}).setdefault("grad_accum_dtype", "fp32")
         elif accelerator.mixed_precision == "bf16" and accelerator.gradient_accumulation_steps > 1:
             raise InputError(
-                "ZeRO-1 would add up a step's micro-batches in bf16, which rounds small gradients away: "
-                "set zero_stage: 2 in the accelerate config"
+                f"ZeRO-{plugin.zero_stage}{' with an offloaded optimizer' * self._offloads} would add up a step's "
+                "micro-batches in bf16, which rounds small gradients away: set zero_stage: "
+                f"{2 + self._offloads} in the accelerate config"
             )
+
+    def prepare(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
+        if self._offloads and type(optimizer) is not torch.optim.AdamW:  # accelerate would use Adam without a message
+            raise InputError(
+                f"{type(optimizer).__name__} cannot be offloaded to the CPU: use optim=adamw_torch, or set "
+                "offload_optimizer_device: none in the accelerate config"
+            )
+        return super().prepare(model, optimizer)
 
     def _update(self, updating: Updating) -> tuple[float, bool]:
         norm = self._model.get_global_grad_norm()

@@ -1,5 +1,6 @@
 """Problems with a checkpoint are reported on one line before training starts, and a failed save loses nothing."""
 
+import copy
 import json
 import os
 import shutil
@@ -231,24 +232,47 @@ def test_weight_formats_that_cannot_be_loaded_are_refused_at_the_start(make_args
         Zero(accelerator, make_args())
 
 
+def zero(stage: int, config: dict[str, Any], *, parts: int = 2) -> Any:
+    """Return stand-ins for accelerate's objects, for `parts` micro-batches in bf16."""
+    plugin = SimpleNamespace(zero_stage=stage, zero3_save_16bit_model=True, deepspeed_config=config)
+    return SimpleNamespace(
+        state=SimpleNamespace(deepspeed_plugin=plugin), gradient_accumulation_steps=parts, num_processes=1,
+        mixed_precision="bf16",
+    )  # fmt: skip
+
+
+OFFLOAD = {"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}
+
+
 @pytest.mark.parametrize(
     ("stage", "given", "expected"),
-    [(2, {}, "fp32"), (3, {}, "fp32"), (3, {"data_types": {"grad_accum_dtype": "bf16"}}, "bf16")],
-)
+    [
+        (2, {}, "fp32"), (3, {}, "fp32"), (3, OFFLOAD, "fp32"),
+        (3, {"data_types": {"grad_accum_dtype": "bf16"}}, "bf16"),
+    ],
+)  # fmt: skip
 def test_zero_adds_up_micro_batches_in_float32(
     make_args: Any, stage: int, given: dict[str, Any], expected: str
 ) -> None:
     """DeepSpeed's default is the data type of the computation, which rounds small gradients away. A user's own value is
-    kept. Stage 1 is refused where it would round."""
-    plugin = SimpleNamespace(zero_stage=stage, zero3_save_16bit_model=True, deepspeed_config=given)
-    state = SimpleNamespace(deepspeed_plugin=plugin)
-    accelerator: Any = SimpleNamespace(
-        state=state, gradient_accumulation_steps=2, num_processes=1, mixed_precision="bf16"
-    )
-    Zero(accelerator, make_args())
-    assert plugin.deepspeed_config["data_types"] == {"grad_accum_dtype": expected}
-    plugin.zero_stage = 1
-    with pytest.raises(InputError, match="set zero_stage: 2"):
-        Zero(accelerator, make_args())
-    accelerator.gradient_accumulation_steps = 1
-    Zero(accelerator, make_args())
+    kept."""
+    config = copy.deepcopy(given)
+    Zero(zero(stage, config), make_args())
+    assert config["data_types"] == {"grad_accum_dtype": expected}
+
+
+@pytest.mark.parametrize(
+    ("stage", "given", "fix"), [(1, {}, "set zero_stage: 2"), (2, OFFLOAD, "with an offloaded .* set zero_stage: 3")]
+)
+def test_zero_that_would_add_up_in_bf16_is_refused(make_args: Any, stage: int, given: Any, fix: str) -> None:
+    """A single micro-batch is not added to another."""
+    with pytest.raises(InputError, match=f"ZeRO-{stage} .*{fix} in the accelerate config"):
+        Zero(zero(stage, copy.deepcopy(given)), make_args())
+    Zero(zero(stage, copy.deepcopy(given), parts=1), make_args())
+
+
+def test_only_adamw_is_offloaded(make_args: Any) -> None:
+    """accelerate would replace any other optimizer with Adam."""
+    strategy = Zero(zero(3, copy.deepcopy(OFFLOAD)), make_args())
+    with pytest.raises(InputError, match="SGD cannot be offloaded to the CPU: use optim=adamw_torch, or set"):
+        strategy.prepare(None, torch.optim.SGD([torch.zeros(1, requires_grad=True)]))

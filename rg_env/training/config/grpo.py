@@ -51,8 +51,8 @@ class GRPOSettings(Section):
         "adamw_torch_fused"
     )
     """Optimizer. "adamw_torch_fused" is "adamw_torch" with fused kernels. The 8-bit optimizers need bitsandbytes, and
-    keep AdamW's moments in 2 bytes per parameter instead of 8. To keep the optimizer's state in CPU memory, use ZeRO
-    with `offload_optimizer_device: cpu` (configs/zero3.yaml)."""
+    keep AdamW's moments in 2 bytes per parameter instead of 8. To keep AdamW's state in CPU memory, use ZeRO-3 with
+    `offload_optimizer_device: cpu` (configs/zero3.yaml)."""
     weight_decay: From0 = 0.0
     """Weight decay, which does not apply to biases or norms."""
     adam_beta1: Share = 0.9
