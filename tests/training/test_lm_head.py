@@ -190,6 +190,15 @@ def test_the_number_of_forward_passes_does_not_depend_on_the_number_of_logits(ki
     assert len(passes) == 2 * whole > 0
 
 
+def test_a_trainer_finds_out_before_its_first_step(make_trainer: Any) -> None:
+    """In the constructor, all ranks make the forward pass that finds this out together."""
+    model = make_trainer().model
+    passes = list[int]()
+    model.register_forward_hook(lambda *_: passes.append(1))
+    assert head_is_replaceable(model)
+    assert not passes
+
+
 def test_gradients_under_bf16_autocast_are_added_up_in_float32() -> None:
     """Sixty rows in chunks have the error of rounding each chunk once; a sum in bf16 would have more than twice that
     error."""

@@ -92,6 +92,16 @@ def test_prompts_are_measured_before_weights_are_loaded(here: Path) -> None:
         run_config(config)
 
 
+def test_variables_of_the_chat_template_are_checked_before_weights_are_loaded(here: Path) -> None:
+    """The config's variables are those of its environment, from which the trainer takes them."""
+    shutil.copytree(POLICY_DIR, here / "model", ignore=shutil.ignore_patterns("*.safetensors"))
+    sizes = ["splits.num_train_examples=16", "splits.num_eval_examples=2"]
+    config = load_train_config("run.yaml", ["model=model", *sizes, "prompt.chat_template_kwargs.thinks=true"])
+    assert config.environment().prompt_options.chat_template_kwargs == {"thinks": True}
+    with pytest.raises(InputError, match="chat_template_kwargs: the chat template of model does not use thinks"):
+        run_config(config)
+
+
 def test_a_server_that_has_not_started(here: Path) -> None:
     """A dry run prints a note; a run waits for the server and then raises an error."""
     done = train("engine.kind=vllm", "engine.port=1", "--dry-run")

@@ -88,6 +88,18 @@ def test_a_template_without_a_system_role_gets_the_prompt_in_the_question(
     assert text.startswith("<|im_start|>user")
 
 
+def test_prompts_have_the_variables_of_the_chat_template(
+    model: Any, make_env: Any, make_args: Any, tokenizer: Any
+) -> None:
+    """The environment's variables, in the sampled and trained tokens."""
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.chat_template = "{{ mark }}" + tokenizer.chat_template
+    env = make_env(chat_template_kwargs={"mark": "7"})
+    trainer = GRPOTrainer(model, env, make_args(max_steps=1, max_tokens=2), tokenizer)
+    trainer.train()
+    assert tokenizer.decode(trainer.rollouts.prompt_ids[0]).startswith("7<|im_start|>")
+
+
 def test_text_prompts_are_continued_as_they_are(make_trainer: Any, tokenizer: Any) -> None:
     """Prompts of a base model are not wrapped in a chat template."""
     env = Environment([{"prompt": f"{i} + {i} =", "answer": str(2 * i)} for i in range(16)])
@@ -95,6 +107,21 @@ def test_text_prompts_are_continued_as_they_are(make_trainer: Any, tokenizer: An
     trainer.train()
     prompts = {tuple(tokenizer(row["prompt"])["input_ids"]) for row in env.train_rows}
     assert {tuple(ids) for ids in trainer.rollouts.prompt_ids} <= prompts
+
+
+def test_an_interrupt_cancels_the_batch_ahead(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run does not wait for the end of its generation, and a later run can generate."""
+    trainer, calls = make_trainer(max_steps=1, max_tokens=2), list[str]()
+    for owner, name in ((trainer.engine, "cancel"), (trainer.sampler, "stop"), (trainer.engine, "resume")):
+        monkeypatch.setattr(owner, name, lambda name=name: calls.append(name))
+
+    def interrupt(part: Any) -> None:
+        raise KeyboardInterrupt
+
+    trainer._loss = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert calls == ["cancel", "stop", "resume"]
 
 
 def test_gradients_of_an_interrupted_step_are_discarded(make_trainer: Any) -> None:
