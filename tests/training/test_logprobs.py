@@ -109,10 +109,11 @@ def test_a_start_that_all_prompts_share_is_computed_once(model: Any) -> None:
 
 def test_in_order_passes_do_not_depend_on_lengths(model: Any) -> None:
     """Ranks that share a model's shards must run the same number of passes."""
-    ids, mask = as_batch([([5, i], [9]) for i in range(8)] + [([5, 20 + i], [9] * 40) for i in range(2)])
-    shapes = Shapes(model)
-    completion_logps(model, ids, mask, max_rows=4, arrangement="in_order")
-    assert [rows for rows, _ in shapes.inputs] == [4, 4, 2]
+    ids, mask = as_batch([([5, i], [9]) for i in range(2)] + [([5, 20 + i], [9] * 40) for i in range(8)])
+    for arrangement, passes in (("in_order", [9, 1]), ("by_length", [8, 2])):
+        shapes = Shapes(model)
+        completion_logps(model, ids, mask, max_rows=9, arrangement=arrangement)
+        assert [rows for rows, _ in shapes.inputs] == passes
 
 
 @pytest.mark.parametrize("name", [*FAMILIES, "bamba", "llama with eager attention", "llama with LoRA"])
