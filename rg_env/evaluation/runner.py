@@ -297,8 +297,8 @@ class EvaluationRun:
                     group.create_task(self._on_gpu(gpu, waiting, encoders))
             elif local and self.config.serving.gpus:
                 raise InputError(
-                    "serving.gpus (--gpus) is for vLLM servers, but the embedded engine will answer, because vLLM "
-                    "cannot use a GPU here (`rg-env doctor`): omit the option"
+                    "serving.gpus (--gpus) is for vLLM servers, but vLLM cannot use a GPU here, so the embedded engine "
+                    "would generate the answers: omit the option, or run `rg-env doctor`"
                 )
             elif local:
                 group.create_task(self._in_turn(local))

@@ -373,6 +373,14 @@ def test_names_are_not_interpreted_as_markup(chat: ChatServer, tmp_path: Path) -
     assert all(f"{name} " in terminal.getvalue() for name in names)
 
 
+def test_gpus_that_no_server_would_use_are_refused(tmp_path: Path) -> None:
+    """The embedded engine does not use `serving.gpus`, so the answers would come from elsewhere without a word."""
+    given = {"models": ["tiny"], "tasks": ["leg_counting"], "num_examples": 2, "output.dir": str(tmp_path / "out")}
+    config = load_eval_config(None, options={**given, "serving.kind": "embedded", "serving.gpus": [0]})
+    with pytest.raises(InputError, match=r"serving.gpus \(--gpus\) is for vLLM servers, .* embedded engine"):
+        run_evaluation(config)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("package", "arguments"),
