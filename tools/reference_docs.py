@@ -193,8 +193,7 @@ def parsers() -> list[tuple[str, CommandParser, str]]:
 
 
 def _usage(parser: argparse.ArgumentParser) -> str:
-    """Return the parser's own usage text or, if it has none, a usage text on one line, because argparse would wrap the
-    text at the terminal's width."""
+    """Return the parser's usage text in lines that fit on a page. argparse would wrap it at the terminal's width."""
     if parser.usage:
         return parser.usage
     parts = [parser.prog]
@@ -203,7 +202,9 @@ def _usage(parser: argparse.ArgumentParser) -> str:
             continue
         shown = " ".join(filter(None, [_flag(action), _metavar(action)])) or action.dest
         parts.append(shown if action.required and action.nargs not in ("?", "*") else f"[{shown}]")
-    return " ".join(parts)
+    # Options stay whole: their spaces are replaced while the text is wrapped.
+    text = " ".join(part.replace(" ", "\0") for part in parts)
+    return textwrap.fill(text, 88, subsequent_indent="    ", break_on_hyphens=False).replace("\0", " ")
 
 
 def _options_table(parser: argparse.ArgumentParser) -> str:

@@ -15,7 +15,7 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "eval",
         help="compare models (endpoints, checkpoints, adapters) on tasks",
-        usage="rg-env eval [CONFIG] [section.key=value ...] [--models MODEL ...] [--tasks TASK ...] "
+        usage="rg-env eval [CONFIG] [section.key=value ...] [--models MODEL ...] [--tasks TASK ...]\n    "
         "[--data FILE] [options]",
         epilog="A MODEL is a folder, a name on the Hugging Face Hub, 'tiny', or NAME@URL for an OpenAI-compatible "
         "endpoint (its API key is read from OPENAI_API_KEY). To rename a model, use models.NAME=MODEL. For a "

@@ -16,7 +16,7 @@ def add(commands: Any) -> None:
     plot = commands.add_parser(
         "plot",
         help="plot evaluation results or learning curves",
-        usage="rg-env plot FILE... [--group [KEY ...]] [--size WxH] [--title T] [--rename A=B ...] "
+        usage="rg-env plot FILE... [--group [KEY ...]] [--size WxH] [--title T]\n    [--rename A=B ...] "
         "[--output f.png|svg|pdf]",
         epilog="A FILE is a file of evaluation results (results_*.json), a run's metrics (metrics.jsonl), or a folder "
         "that contains such a file, or a sweep. Several files are drawn in one plot: results on the same questions, or "
