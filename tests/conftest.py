@@ -31,6 +31,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m "slow ..."`, do not import modules without slow tests, which are half of them. Each worker would."""
+    if not str(config.option.markexpr).startswith("slow") or not collection_path.match("test_*.py"):
+        return None
+    return True if "stack" not in collection_path.parts and "slow" not in collection_path.read_text() else None
+
+
 LONGEST = (
     "test_processes", "test_trl_training", "test_sweep_command", "test_grpo_loop", "test_uploads", "test_end_to_end",
     "test_fsdp2", "test_real_shards", "test_actor_critic", "test_generation", "test_notebook", "test_dataset",
@@ -82,8 +89,9 @@ def registrations_undone() -> Iterator[None]:
 def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Programs that begin with `forked_python.PYTHON` start without importing the libraries."""
     from forked_python import serve_forks
+    from shared_folders import shared_folder
 
-    with serve_forks(tmp_path_factory.mktemp("forks")):
+    with serve_forks(shared_folder(tmp_path_factory)):
         yield
 
 

@@ -14,7 +14,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 PYTHON = [sys.executable, "-I", "-S", __file__]
-_ADDRESS = "RG_ENV_TESTS_FORKS"
+_ADDRESS, _USERS = "RG_ENV_TESTS_FORKS", "forks.users"
 _PRELOADED = (
     "rg_env.cli.main", "rg_env.training", "rg_env.training.run", "rg_env.training.trainer", "rg_env.evaluation",
     "rg_env.inference.models", "transformers.models.llama.modeling_llama", "torch.distributed.run",
@@ -33,15 +32,26 @@ _READ_ON_IMPORT = ("HF_", "OMP_", "TRANSFORMERS_", "MPL", "PYTHONHASHSEED")
 
 @contextlib.contextmanager
 def serve_forks(folder: Path) -> Iterator[None]:
-    """Start the process that forks, and let commands use it. It ends with this process at the latest."""
-    os.environ[_ADDRESS] = str(folder / "forks")
-    with subprocess.Popen([sys.executable, __file__, "serve"], stdin=subprocess.PIPE) as server:
+    """Start the process that forks, unless another worker of pytest-xdist has, and let commands use it. It ends when
+    all test processes that use it have ended."""
+    from filelock import FileLock  # the small process runs without site-packages
+
+    address, users = folder / "forks", folder / _USERS
+    os.environ[_ADDRESS] = str(address)
+    with FileLock(folder / "forks.lock"):
         try:
-            yield
-        finally:
-            del os.environ[_ADDRESS]
-            assert server.stdin
-            server.stdin.close()
+            use = os.open(users, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:  # there is no such pipe yet, or no process reads it anymore
+            for each in (address, users):
+                each.unlink(missing_ok=True)
+            os.mkfifo(users)
+            os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, __file__, "serve"])
+            use = os.open(users, os.O_WRONLY)  # waits until the process reads it
+    try:
+        yield
+    finally:
+        del os.environ[_ADDRESS]
+        os.close(use)
 
 
 def _read(connection: socket.socket) -> str:
@@ -88,6 +98,7 @@ def _serve() -> None:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(os.environ[_ADDRESS])
     listener.listen()
+    users = os.open(Path(os.environ[_ADDRESS]).with_name(_USERS), os.O_RDONLY)  # at its end when all have closed it
     original = dict(os.environ)
     from rg_env.commands import prepare_process
 
@@ -105,11 +116,11 @@ def _serve() -> None:
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     running: dict[int, socket.socket] = {}
     selector = selectors.DefaultSelector()
-    for each in (listener, ended, sys.stdin):
+    for each in (listener, ended, users):
         selector.register(each, selectors.EVENT_READ)
     while True:
         for key, _ in selector.select():
-            if key.fileobj is sys.stdin:  # the tests have ended
+            if key.fileobj == users:  # the tests have ended
                 for pid in running:
                     os.kill(pid, signal.SIGKILL)
                 os._exit(0)
@@ -125,6 +136,7 @@ def _serve() -> None:
                 if pid == 0:
                     signal.set_wakeup_fd(-1)
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    os.close(users)
                     for each in (listener, ended, wakes, connection, *running.values()):
                         each.close()
                     selector.close()

@@ -1,6 +1,5 @@
 """Fixtures with an environment for each release, a chat server, and the expected results."""
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from chat_server import ChatServer, completion
 from filelock import FileLock
 from release_checks import EXAMPLES, GYM, REWARDS
 from release_environments import Make, Release, build_wheel, make_environment, make_training_environment
+from shared_folders import shared_folder
 from starlette.responses import JSONResponse
 
 from rg_env.core.data.dataset import build_rows
@@ -30,8 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Make:
     """Return a function from a release, or the name of an environment for training, to the `bin` folder of its
     environment, which is created once per test run."""
-    base = tmp_path_factory.getbasetemp()
-    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    shared = shared_folder(tmp_path_factory)
 
     def once(name: str, make: Callable[[Path], object]) -> Path:
         folder, done = shared / name, shared / f"{name}.done"

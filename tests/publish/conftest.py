@@ -11,10 +11,12 @@ import huggingface_hub.constants as constants
 import pytest
 import torch
 from checkpoint_files import save_whole
+from filelock import FileLock
 from hub_runs import train
 from hub_server import CANARY, HubServer
 from huggingface_hub.utils._xet import abort_xet_session
 from model_families import SERVED, random_model
+from shared_folders import shared_folder
 from training_fixtures import *  # noqa: F403  fixtures
 
 from rg_env.errors import RGEnvError
@@ -66,9 +68,12 @@ def refused(tmp_path: Path) -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Train four steps on two tasks, with a held-out task and a labeled one. Tests must not change this folder."""
-    folder = tmp_path_factory.mktemp("trained") / "run"
-    train(f"output.dir={folder}")
+    """Train four steps on two tasks, with a held-out task and a labeled one. Tests must not change this folder, which
+    all workers of pytest-xdist share."""
+    folder = shared_folder(tmp_path_factory) / "trained" / "run"
+    with FileLock(f"{folder.parent}.lock"):
+        if not folder.exists():
+            train(f"output.dir={folder}")
     return folder
 
 
