@@ -23,12 +23,12 @@ def results(tmp_path_factory: pytest.TempPathFactory, forks: None) -> dict[str, 
 
 
 def test_the_example_learns(results: dict[str, Any]) -> None:
-    """Six steps raise the accuracy from below 45% to above 70%, and raise the rewards of sampled answers."""
+    """Four steps raise the accuracy from below 45% to above 60%, and raise the rewards of sampled answers."""
     assert results["trl"].startswith("1.")
     example = results["example"]
     assert example["before"] < 0.45
-    assert example["after"] > 0.7
-    assert len(example["rewards"]) == 6
+    assert example["after"] > 0.6
+    assert len(example["rewards"]) == 4
     assert sum(example["rewards"][-2:]) / 2 > sum(example["rewards"][:2]) / 2 + 0.2
 
 

@@ -23,8 +23,8 @@ MIXTURE = [{"name": name, "config": TASKS[name]} for name in ("leg_counting", "c
 
 
 def run_example(folder: Path) -> dict[str, Any]:
-    """Run six steps of the example. Return the accuracy before and after, and the reward of each step."""
-    sys.argv = [str(EXAMPLE), "--max-steps", "6", "--eval-examples", "60", "--output-dir", str(folder)]
+    """Run four steps of the example. Return the accuracy before and after, and the reward of each step."""
+    sys.argv = [str(EXAMPLE), "--max-steps", "4", "--eval-examples", "60", "--output-dir", str(folder)]
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         try:
             runpy.run_path(str(EXAMPLE), run_name="__main__")
