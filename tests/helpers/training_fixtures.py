@@ -12,6 +12,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rg_env.tiny import POLICY_DIR, TASKS
 
 
+@pytest.fixture(scope="package", autouse=True)
+def kept_plots() -> Iterator[None]:
+    from kept_plots import plots_are_kept
+
+    with plots_are_kept():
+        yield
+
+
 @pytest.fixture(scope="session")
 def tokenizer() -> Any:
     return AutoTokenizer.from_pretrained(POLICY_DIR)
