@@ -42,6 +42,21 @@ def fresh(make_trainer: Any, tmp_path: Path) -> Callable[..., Any]:
     return make
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of uninterrupted runs that the cases of a test share."""
+    return tmp_path_factory.mktemp("kept")
+
+
+def check_same_run(one: Path, other: Path, step: int) -> None:
+    """Metrics, rollouts and the weights at `step` are bit-identical."""
+    assert logged(one) == logged(other)
+    assert logged(one, "rollouts.jsonl") == logged(other, "rollouts.jsonl")
+    weights = [load_file(run / f"checkpoint-{step}" / "model.safetensors") for run in (one, other)]
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
+
+
 def same_weights(one: Any, other: Any) -> bool:
     pairs = zip(one.model.state_dict().items(), other.model.state_dict().items(), strict=True)
     return all(a == b and torch.equal(x, y) for (a, x), (b, y) in pairs)
@@ -91,22 +106,20 @@ def test_a_resumed_run_matches_an_uninterrupted_one(fresh: Any, tmp_path: Path, 
         ("on_log", 3),
     ],
 )
-def test_an_interrupted_run_also_resumes_exactly(fresh: Any, tmp_path: Path, event: str, at: int) -> None:
+def test_an_interrupted_run_also_resumes_exactly(fresh: Any, kept: Path, tmp_path: Path, event: str, at: int) -> None:
     """Ctrl-C may come between steps, in the middle of a step, during an update, or before the step's metrics are
     written."""
-    unbroken = fresh("unbroken")
-    train(unbroken, evaluation=EvaluationPlan(every=3))
+    unbroken = kept / "interrupted"
+    if not unbroken.exists():
+        train(fresh(str(unbroken)), evaluation=EvaluationPlan(every=3))
     first = fresh("broken")
     if event == "backward pass":
         ctrl_c_in_a_backward_pass(first, at)
     else:
         first.callbacks = [At(at, ctrl_c, event), *first.callbacks]
     assert train(first, evaluation=EvaluationPlan(every=3))["interrupted"]
-    second = fresh("broken")
-    train(second, evaluation=EvaluationPlan(every=3), resume=tmp_path / "broken" / "checkpoint-3")
-    assert logged(tmp_path / "broken") == logged(tmp_path / "unbroken")
-    assert logged(tmp_path / "broken", "rollouts.jsonl") == logged(tmp_path / "unbroken", "rollouts.jsonl")
-    assert same_weights(unbroken, second)
+    train(fresh("broken"), evaluation=EvaluationPlan(every=3), resume=tmp_path / "broken" / "checkpoint-3")
+    check_same_run(tmp_path / "broken", unbroken, 6)
 
 
 def test_a_run_killed_in_its_last_evaluation_can_be_resumed(fresh: Any, tmp_path: Path) -> None:
@@ -153,12 +166,14 @@ def test_two_signals_at_once_are_one_request(fresh: Any, tmp_path: Path, event: 
 
 
 @pytest.mark.parametrize("comes", ["when weights are in", "before they come back", "before the update"])
-def test_ctrl_c_never_corrupts_the_previous_policy(fresh: Any, tmp_path: Path, comes: str) -> None:
+def test_ctrl_c_never_corrupts_the_previous_policy(fresh: Any, kept: Path, tmp_path: Path, comes: str) -> None:
     """The run does not end while the previous weights are in the model, or between copying the weights and updating
     them."""
     options = {"beta": 0.05, "kl_reference": "previous", "max_steps": 4}
     none = EvaluationPlan(before=False, after=False, every=0)
-    train(fresh("unbroken", **options), evaluation=none)
+    unbroken = kept / "previous"
+    if not unbroken.exists():
+        train(fresh(str(unbroken), **options), evaluation=none)
     first = fresh("broken", **options)
     swap, loss_of, calls = first.reference._swap, first._loss, {"swap": 0, "loss": 0}
 
@@ -180,11 +195,8 @@ def test_ctrl_c_never_corrupts_the_previous_policy(fresh: Any, tmp_path: Path, c
     first.reference._swap, first._loss = swapping, computing
     results = train(first, evaluation=none)
     assert (results["interrupted"], results["steps"] < 4) == (True, True)
-    second = fresh("broken", **options)
-    train(second, evaluation=none, resume="auto")
-    assert logged(tmp_path / "broken") == logged(tmp_path / "unbroken")
-    weights = [load_file(tmp_path / name / "checkpoint-4" / "model.safetensors") for name in ("broken", "unbroken")]
-    assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
+    train(fresh("broken", **options), evaluation=none, resume="auto")
+    check_same_run(tmp_path / "broken", unbroken, 4)
 
 
 def test_resuming_keeps_the_files_of_the_first_part(fresh: Any, tmp_path: Path) -> None:

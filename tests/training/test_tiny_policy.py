@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,11 @@ from rg_env.tiny import MAX_NEW_TOKENS, POLICY_DIR, TASKS
 TOOLS = Path(__file__).parents[2] / "tools"
 
 tasks = pytest.mark.parametrize("task", list(TASKS))
+
+
+@cache
+def training_questions(task):
+    return take(task, "train", seed=3, count=1000)
 
 
 def test_importing_the_package_loads_neither_torch_nor_reasoning_gym():
@@ -57,7 +63,7 @@ def test_tokenizer_round_trips_prompts_and_completions(tokenizer, task):
 @tasks
 def test_worked_solutions_end_in_the_gold_answer(task):
     """Solutions are computed from the question alone."""
-    for entry in take(task, "train", seed=7, count=1000):
+    for entry in training_questions(task):
         blind = {**entry, "answer": None}
         *lines, last = worked_solution(task, blind).splitlines()
         assert last == f"<answer>{entry['answer']}</answer>"
@@ -68,7 +74,7 @@ def test_worked_solutions_end_in_the_gold_answer(task):
 @tasks
 def test_worked_solutions_fit_the_rollout(tokenizer, task):
     """Solutions and their end token leave at least five tokens of the limit unused."""
-    texts = [worked_solution(task, entry) for entry in take(task, "train", seed=3, count=1000)]
+    texts = [worked_solution(task, entry) for entry in training_questions(task)]
     assert max(len(ids) + 1 for ids in tokenizer(texts)["input_ids"]) <= MAX_NEW_TOKENS - 5
 
 
@@ -76,7 +82,7 @@ def test_worked_solutions_fit_the_rollout(tokenizer, task):
 def test_blurts_are_well_formed_and_mostly_wrong(task):
     """Guesses are rarely right, so showing the work pays off."""
     rng = random.Random(0)
-    entries = take(task, "train", seed=3, count=1000)
+    entries = training_questions(task)
     right = sum(blurted_guess(task, entry, rng) == f"<answer>{entry['answer']}</answer>" for entry in entries)
     assert 0.03 < right / len(entries) < 0.25
 
