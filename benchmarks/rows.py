@@ -19,6 +19,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+if __name__ == "__main__" and os.environ.get("PYTHONHASHSEED") != "0":  # as in generation processes
+    os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"})
+
 from rg_env.core.data import items
 from rg_env.core.tasks import library, library_fixes
 from rg_env.core.tasks.faster import FASTER
@@ -81,9 +84,15 @@ def _opened(task: str, config: dict[str, Any]) -> items.ItemStream:
 
 
 def in_process(function: Callable[..., Any], *args: Any) -> Any:
-    """Run a function in a new process, because changes to the library stay."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(function, args)
+    """Run a function in a process of its own, because changes to the library stay."""
+    context = multiprocessing.get_context("fork")  # this process has not imported the library
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=lambda: sender.send(function(*args)))
+    process.start()
+    sender.close()
+    result = receiver.recv()
+    process.join()
+    return result
 
 
 def main() -> int:
@@ -93,7 +102,6 @@ def main() -> int:
     parser.add_argument("--config", type=json.loads, default={}, help="options of the tasks, as JSON")
     parser.add_argument("--all", action="store_true", help="show the parts of a draw, for each task")
     options = parser.parse_args()
-    os.environ["PYTHONHASHSEED"] = "0"  # as in generation processes
     if options.all:
         print(f"{'task':26} {'library':>9} {'key':>7} {'checks and gold':>16}   ms per draw")
         found = {task: in_process(parts, task, options.draws or 200) for task in options.tasks or load_table()}

@@ -48,8 +48,8 @@ def test_a_failed_check_is_reported() -> None:
         f"import runpy, sys\nsys.argv = {[str(SCRIPT), '--shapes', 'tiny', '--max-tokens', '4']!r}\n"
         f"module = runpy.run_path({str(SCRIPT)!r}, run_name='gpu')\n"
         "module['main'].__globals__['check_engine'] = lambda *_: (_ for _ in ()).throw(module['Failed']('no parity'))\n"
-        "module['main'].__globals__['check_trainer'] = module['main'].__globals__['check_trl'] = lambda *_: 'fine'\n"
-        "module['main'].__globals__['has'] = lambda package: False\n"
+        "names = ('check_attention', 'check_trainer', 'check_trl')\n"
+        "module['main'].__globals__.update(dict.fromkeys(names, lambda *_: 'fine'), has=lambda package: False)\n"
         "sys.exit(module['main']())\n"
     )
     done = subprocess.run([*PYTHON, "-c", code], capture_output=True, text=True, timeout=200, check=False)

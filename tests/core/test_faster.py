@@ -50,10 +50,6 @@ assert sudoku.SudokuDataset._solve is solve
     run_code(code)
 
 
-def test_a_few_items_are_the_same() -> None:
-    assert compare("quantum_lock", "sudoku", "--draws", "3").count("\n") == 3
-
-
 @pytest.mark.slow
 def test_items_are_the_same_for_the_default_options() -> None:
     assert compare(*FASTER, "--draws", "4").count("\n") == 1 + len(FASTER)

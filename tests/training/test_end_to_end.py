@@ -48,26 +48,14 @@ def test_ctrl_c_saves_and_ends(tmp_path: Path, by: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-CONFIG = """
-extends: {models}/tiny.yaml
-model: tiny
-data: {{path: data.jsonl, question_column: problem}}
-splits: {{num_eval_examples: 16}}
-training: {{max_steps: 2, per_device_train_batch_size: 16}}
-"""
-
-
-@pytest.mark.parametrize("by", ["script", "config"])
-def test_own_data_trains(tmp_path: Path, by: str) -> None:
-    """Accuracy is measured with the gold answers of a local file, and rewards come from the script or the config."""
+def test_own_data_trains(tmp_path: Path) -> None:
+    """Accuracy is measured with the gold answers of a local file, and rewards come from the script. Configs with own
+    data are trained by tests/evaluation/test_trained.py."""
     question = "State the final answer to the following arithmetic problem: {} + 7 ="
     rows = [{"problem": question.format(i), "answer": i + 7} for i in range(80)]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "run.yaml").write_text(CONFIG.format(models=EXAMPLES.parent / "configs" / "models"))
-    words = ["-m", "rg_env.cli.main", "train", "run.yaml", "output.dir=run"]
-    if by == "script":
-        options = "--data data.jsonl --question-column problem --max-steps 2 --batch-size 16 --num-eval 16"
-        words = [str(EXAMPLES / "train_minimal.py"), *options.split(), "--model", "tiny", "--output-dir", "run"]
+    options = "--data data.jsonl --question-column problem --max-steps 2 --batch-size 16 --num-eval 16 --model tiny"
+    words = [str(EXAMPLES / "train_minimal.py"), *options.split(), "--output-dir", "run"]
     done = subprocess.run([*PYTHON, *words], cwd=tmp_path, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
     results = results_of(tmp_path / "run")

@@ -25,8 +25,7 @@ MANY_ANSWERS = {
 }
 """Tasks with several right answers or notations, so that the solver's answer may differ from the gold answer. kakurasu
 and survo may have several solutions."""
-SLOW = {"countdown", "futoshiki", "knight_swap", "rush_hour"}
-N_QUICK, N_ALL = 4, 300
+N_ALL = 300
 N_SLOW = {
     **dict.fromkeys(("countdown", "futoshiki", "rush_hour"), 6),  # one futoshiki question may take minutes
     "knight_swap": 10,
@@ -59,12 +58,6 @@ def test_most_tasks_have_a_solver() -> None:
     """The other tasks need a dictionary, a picture or the discovery of a rule."""
     assert set(SOLVERS) <= set(load_table())
     assert len(SOLVERS) == 93
-
-
-@pytest.mark.parametrize("task", sorted(set(SOLVERS) - SLOW))
-def test_solved_questions_are_graded_as_right(task: str) -> None:
-    """This covers a few questions of each task that is quick to solve."""
-    _check(task, N_QUICK, seed=3)
 
 
 @pytest.mark.slow
