@@ -172,7 +172,7 @@ class OptionParser(argparse.ArgumentParser):
         return self.hints.get(flag) or self.similar(flag) or self.advice
 
     def similar(self, flag: str) -> str:
-        """Return a question that suggests the most similar option, or "" if there is none."""
+        """Return a question that suggests the most similar option, or "" if no option is similar."""
         near = difflib.get_close_matches(flag.replace("_", "-"), self._option_string_actions, n=1, cutoff=0.8)
         return f"did you mean {near[0]}?" if near else ""
 

@@ -28,8 +28,8 @@ _JOINERS = "\u200c\u200d"  # joiners in Indic and Persian scripts and in emoji, 
 
 
 def similar_file(missing: Path) -> str:
-    """Return a question that suggests files with similar names from the missing file's folder, or "" if there are
-    none. If the folder does not exist, the text says so."""
+    """Return a question that suggests files with similar names from the missing file's folder, or "" if no
+    name is similar. If the folder does not exist, return a text that reports it."""
     folder = missing.parent
     if not folder.is_dir():
         return f"the folder {one_line(folder)} does not exist"
