@@ -44,189 +44,90 @@ def source_hash(task: str, module: ModuleType) -> str:
 
 def knight_swap(module: Any) -> None:
     @lru_cache(maxsize=1 << 16)
-    def moved(squares: tuple[str, ...], start: str, end: str) -> tuple[str, ...]:
+    def moved(squares: frozenset[str], start: str, end: str) -> frozenset[str]:
         # Which of several shortest solutions is found depends on the order of the library's sets.
-        return tuple(frozenset(square if square != start else end for square in squares))
+        return frozenset(square if square != start else end for square in squares)
 
     def solve_swap(
         board: Mapping[str, list[str]], pieces: Mapping[str, str | None], start_turn: str = "w"
     ) -> list[tuple[str, str, str]] | None:
-        bits = {square: 1 << number for number, square in enumerate(board)}
-        white, black = (
-            tuple(frozenset(square for square, piece in pieces.items() if piece == color)) for color in "wB"
-        )
-        own, other = (sum(bits[square] for square in squares) for squares in (white, black))
-        if start_turn == "B":
-            white, black, own, other = black, white, other, own
-        width = len(bits)
-        goal = {0: (other, own), 1: (own, other)}  # the sides as seen by the color that moves next
-        # Each state: squares and mask of the side that moves, those of the other side, whose turn it is (0: the
-        # color that starts), the state before and the move.
-        states: list[Any] = [(white, own, black, other, 0, 0, None)]
-        seen = {own | other << width}
-        for number, (mine, my_mask, theirs, their_mask, before, _, _) in enumerate(states):
-            taken = my_mask | their_mask
-            turn = 1 - before
-            for start in mine:
+        white, black = (frozenset(square for square, piece in pieces.items() if piece == color) for color in "wB")
+        # A state: the squares of the color that moves next and of the other color, and the color that moves next.
+        states: list[Any] = [(white, black, "w") if start_turn == "w" else (black, white, "B")]
+        before: dict[Any, Any] = {states[0]: None}
+        for state in states:
+            own, other, color = state
+            if (own, other) == ((black, white) if color == "w" else (white, black)):
+                path = []
+                while before[state]:
+                    state, move = before[state]
+                    path.append(move)
+                return path[::-1]
+            for start in own:
                 for end in board[start]:
-                    if bits[end] & taken:
-                        continue
-                    mask = my_mask ^ bits[start] ^ bits[end]
-                    key = their_mask | mask << width | turn << 2 * width
-                    if key in seen:
-                        continue
-                    seen.add(key)
-                    states.append((theirs, their_mask, moved(mine, start, end), mask, turn, number, (start, end)))
-                    if (their_mask, mask) == goal[turn]:
-                        return _path(states, start_turn)
+                    if end not in own and end not in other:
+                        after = other, moved(own, start, end), "B" if color == "w" else "w"
+                        if after not in before:
+                            before[after] = state, (color, start, end)
+                            states.append(after)
         return None
-
-    def _path(states: Sequence[Any], start_turn: str) -> list[tuple[str, str, str]]:
-        path = []
-        state = states[-1]
-        while state[6]:
-            path.append(state[6])
-            state = states[state[5]]
-        colors = ("w", "B") if start_turn == "w" else ("B", "w")
-        return [(colors[number % 2], start, end) for number, (start, end) in enumerate(reversed(path))]
 
     module.KnightSwapLogic.solve_swap = staticmethod(solve_swap)
 
 
 def sokoban(module: Any) -> None:
-    generator: Any = importlib.import_module("reasoning_gym.games.contrib.sokoban.src.generator")
+    search: Any = importlib.import_module("reasoning_gym.games.contrib.sokoban.src.astar")
+    player: Any = importlib.import_module("reasoning_gym.games.contrib.sokoban.src.player")
     moves = {"D": (1, 0), "U": (-1, 0), "L": (0, -1), "R": (0, 1)}
-    # A pull walks the player in one of these directions. The order is the library's.
-    pulls = [(1, 0), (-1, 0), (0, -1), (0, 1)]
-    walked = {"*": "-", "%": "X", "+": "*", "-": "*", "X": "%"}
 
-    def generate(
-        rng: random.Random, min_w: int, min_h: int, max_w: int, max_h: int, min_boxes: int, max_boxes: int,
-        max_depth: int,
-    ) -> tuple[str, str, dict[str, int]]:  # fmt: skip
-        while True:
-            width, height = rng.randint(min_w, max_w), rng.randint(min_h, max_h)
-            boxes = generator.num_boxes(width * height, min_boxes, max_boxes, min_w, min_h, max_w, max_h)
-            cells = pulled_apart(rng, width, height, boxes)
-            if cells.count("@") < boxes // 2:
-                continue
-            if solution := solved("".join(cells), width, height, max_depth):
-                rows = ["".join(f"{cell} " for cell in cells[at : at + width]) for at in range(0, len(cells), width)]
-                return "".join(f"{row} \n" for row in rows) + "\n", solution, {"width": width, "height": height}
-
-    def pulled_apart(rng: random.Random, width: int, height: int, boxes: int) -> list[str]:
-        """Return a board that is solved, and then played backwards at random."""
-        cells = ["+"] * (width * height)
-        column, row = generator.random_valid(rng, width, height)
-        cells[row * width + column] = "*"
-        goals: set[int] = set()
-        while len(goals) < boxes:
-            box_row, box_column = generator.random_valid(rng, height, width)
-            if cells[at := box_row * width + box_column] == "+":
-                cells[at] = "$"
-                goals.add(at)
-        visits: dict[str, int] = {}
-        last = (0, 0)
-        for _ in range(round(height * width * rng.uniform(1.8, 3.6))):
-            (pull,) = rng.choices(pulls, weights=[0.1 if each == last else 1 for each in pulls], k=1)
-            state = "".join(cells)
-            visits[state] = visits.get(state, 0) + 1
-            to_row, to_column = row + pull[0], column + pull[1]
-            here, there = row * width + column, to_row * width + to_column
-            if to_row in (0, height - 1) or to_column in (0, width - 1) or cells[there] in "@$":
-                last = pull
-            else:
-                last = -pull[0], -pull[1]
-                cells[here], cells[there] = walked[cells[here]], walked[cells[there]]
-                if cells[behind := here - (there - here)] in "@$":
-                    cells[behind] = "X" if behind in goals else "-"
-                    cells[here] = "$" if here in goals else "@"
-                row, column = to_row, to_column
-            if visits[state] >= 20:
-                break
-        return cells
-
-    def solved(initial: str, width: int, height: int, max_depth: int) -> str | None:
+    def astar(matrix: Any, start: tuple[int, int], *, max_depth: int, **_: Any) -> tuple[str | None, int]:
         """Search as the library does, whose order of equal states decides which solution is found."""
-        size = width * height
-        distances = [
-            [abs(a // width - b // width) + abs(a % width - b % width) for b in range(size)] for a in range(size)
-        ]
-        edges = [
-            slice(width + 1, 2 * width - 1),
-            slice(width * (height - 2) + 1, width * (height - 1) - 1),
-            slice(width + 1, width * (height - 1) + 1, width),
-            slice(2 * width - 2, size - 2, width),
-        ]
-        squares = [(-1, -width, -width - 1), (1, -width, -width + 1), (-1, width - 1, width), (1, width + 1, width)]
-        corners = {
-            at
-            for at in range(width, size - width)
-            if "+" in (initial[at - 1], initial[at + 1]) and "+" in (initial[at - width], initial[at + width])
-        }
-
-        def cost(state: str, player: int, *, check: bool = True) -> int:
-            """Return the library's estimate, or -1 if the state is a deadlock."""
-            boxes = [at for at, cell in enumerate(state) if cell == "@"]
-            if not boxes:
-                return 0
-            for box in boxes if check else ():
-                if box in corners:
-                    return -1
-                for a, b, c in squares:
-                    if state[box + a] in "@+$" and state[box + b] in "@+$" and state[box + c] in "@+$":
-                        return -1
-            for edge in edges if check else ():
-                line = state[edge]
-                if line.count("@") > line.count("X") + line.count("%"):
-                    return -1
-            goals = [at for at, cell in enumerate(state) if cell in "X%"]
-            apart = sum(min([distances[box][goal] for goal in goals]) for box in boxes)
-            return len(boxes) * size + apart + min([distances[player][box] for box in boxes])
-
-        player = initial.index("*") if "*" in initial else initial.index("%")
-        costs: dict[str, int] = {}
-        seen = set()
-        heap = [(0, cost(initial, player, check=False), initial, player, 0, "")]
-        steps = [(name, row * width + column) for name, (row, column) in moves.items()]
+        shape, state = matrix.shape, search.get_state(matrix)
+        heap: list[Any] = [(0, search.manhattan_sum(state, start, shape), state, start, 0, "")]
+        seen, costs = {None}, dict[str, int]()
         while heap:
-            _, cost_before, state, player, depth, path = heapq.heappop(heap)
+            _, cost, state, place, depth, path = heapq.heappop(heap)
             seen.add(state)
-            for name, step in steps:
-                after, move_cost = pushed(state, player, step)
-                if not after or after in seen:
+            for name, move in moves.items():
+                after, move_cost = search.can_move(state, shape, place, move)
+                if after in seen:
                     continue
+                there = place[0] + move[0], place[1] + move[1]
                 if after not in costs:
-                    costs[after] = cost(after, player + step)
-                if (own_cost := costs[after]) < 0:
+                    costs[after] = _sokoban_cost(after, there, shape)
+                if costs[after] < 0:
                     continue
                 if "@" not in after:
-                    return path + name
-                heapq.heappush(heap, (move_cost + cost_before, own_cost, after, player + step, depth + 1, path + name))
+                    return path + name, depth + 1
+                heapq.heappush(heap, (move_cost + cost, costs[after], after, there, depth + 1, path + name))
             if depth > max_depth:
                 break
-        return None
+        return None, -1
 
-    def pushed(state: str, player: int, step: int) -> tuple[str, int]:
-        """Return the state after a step, or "" if it is blocked, and the library's cost of the step."""
-        target, beyond = player + step, player + 2 * step
-        cell = state[target]
-        if cell == "+":
-            return "", 0
-        new = {player: "-" if state[player] == "*" else "X", target: "*" if cell in "-@" else "%"}
-        move_cost = 3
-        if cell in "@$":
-            if state[beyond] in "+@$":
-                return "", 0
-            new[beyond] = "@" if state[beyond] == "-" else "$"
-            move_cost = 0 if new[beyond] == "$" else 2
-        parts, start = [], 0
-        for at in sorted(new):
-            parts += [state[start:at], new[at]]
-            start = at + 1
-        return "".join([*parts, state[start:]]), move_cost
+    search.astar, search.can_move = astar, lru_cache(maxsize=1 << 16)(search.can_move)
+    player.ReversePlayer.get_state = lambda self: "".join([cell.char for cell in self.game.puzzle.flat])
 
-    generator.generate = generate
+
+def _sokoban_cost(state: str, player: tuple[int, int], shape: tuple[int, int]) -> int:
+    """Return the library's estimate of a state's cost, from the distances of the player to a box and of each box to a
+    goal, or -1 if the state is a deadlock."""
+    height, width = shape
+    boxes = [at for at, cell in enumerate(state) if cell == "@"]
+    edges = [state[at + 1 : at + width - 1] for at in (width, width * (height - 2))]
+    edges += [state[at : width * (height - 1) : width] for at in (width + 1, 2 * width - 2)]
+    for edge in edges:
+        if edge.count("@") > edge.count("X") + edge.count("%"):
+            return -1
+    for box in boxes:
+        for side, across in ((-1, -width), (1, -width), (-1, width), (1, width)):
+            near, other = state[box + side], state[box + across]
+            if near in "@+$" and other in "@+$" and (near == other == "+" or state[box + side + across] in "@+$"):
+                return -1
+    goals = [divmod(at, width) for at, cell in enumerate(state) if cell in "X%"]
+    cost = len(boxes) * height * width
+    for targets, places in (([player], boxes), *((goals, [box]) for box in boxes)):
+        cost += min([abs(x - at // width) + abs(y - at % width) for at in places for x, y in targets], default=0)
+    return cost
 
 
 def quantum_lock(module: Any) -> None:
@@ -434,7 +335,7 @@ def polynomial_equations(module: Any) -> None:
 
 def _real_roots(coefficients: Sequence[int]) -> list[float]:
     """Return the roots that sympy recognizes as real, of a polynomial of at most the third degree whose first and last
-    coefficients are not 0. The three real roots of an irreducible cubic are not among them."""
+    coefficients are not 0."""
     match coefficients:
         case [b, a]:
             return [float(Fraction(-b, a))]
@@ -445,31 +346,12 @@ def _real_roots(coefficients: Sequence[int]) -> list[float]:
                 return [float(Fraction(-b + sign * math.isqrt(square), 2 * a)) for sign in (1, -1)]
             with localcontext(prec=50):
                 return [float((-b + sign * Decimal(square).sqrt()) / (2 * a)) for sign in (1, -1)]
-        case [d, c, b, a]:
-            for denominator in _divisors(a):
-                for numerator in _divisors(d):
-                    for root in (Fraction(numerator, denominator), Fraction(-numerator, denominator)):
-                        if ((a * root + b) * root + c) * root + d == 0:
-                            rest = [a * root * root + b * root + c, a * root + b, Fraction(a)]
-                            scale = math.lcm(*(each.denominator for each in rest))
-                            return [float(root), *_real_roots([int(each * scale) for each in rest])]
-            if 18 * a * b * c * d - 4 * b**3 * d + b * b * c * c - 4 * a * c**3 - 27 * a * a * d * d > 0:
-                return []
-            low, high = -(bound := 1 + max(map(abs, coefficients)) / abs(a)), bound
-            for _ in range(100):
-                middle = (low + high) / 2
-                if (((a * middle + b) * middle + c) * middle + d > 0) == (a > 0):
-                    high = middle
-                else:
-                    low = middle
-            near = Fraction(middle)
-            value, slope = ((a * near + b) * near + c) * near + d, (3 * a * near + 2 * b) * near + c
-            return [float(near - value / slope)]
+        case [_, _, _, _]:
+            from sympy import Poly, Symbol, roots
+
+            found = roots(Poly(coefficients[::-1], Symbol("x")))
+            return [float(root.evalf()) for root in found if root.is_real]
     return []
-
-
-def _divisors(number: int) -> list[int]:
-    return [each for each in range(1, abs(number) + 1) if number % each == 0]
 
 
 def intermediate_integration(module: Any) -> None:

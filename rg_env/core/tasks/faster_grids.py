@@ -1,7 +1,7 @@
 """sudoku and futoshiki: whether a clue can be removed is decided by one search for another solution."""
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -109,39 +109,17 @@ def _latin_peers(size: int, box: int = 0) -> list[list[int]]:
 def sudoku(module: Any) -> None:
     cls = module.SudokuDataset
     placement = Placement(_latin_peers(9, 3))
-    # The order in which the library tries the digits that are left, for each mask of the used ones.
-    orders = [tuple(set(range(1, 10)) - {0, *(d for d in range(1, 10) if used >> d & 1)}) for used in range(1 << 10)]
 
-    def solve(self: Any, board: list[list[int]]) -> bool:
-        rows, columns, boxes = [0] * 9, [0] * 9, [0] * 9
-        empty = []
-        for row in range(9):
-            for column in range(9):
-                if digit := board[row][column]:
-                    rows[row] |= 1 << digit
-                    columns[column] |= 1 << digit
-                    boxes[row // 3 * 3 + column // 3] |= 1 << digit
-                else:
-                    empty.append((row, column, row // 3 * 3 + column // 3))
+    def find_empty(self: Any, board: list[list[int]]) -> tuple[int, int] | None:
+        for number, row in enumerate(board):
+            if 0 in row:
+                return number, row.index(0)
+        return None
 
-        def fill(number: int) -> bool:
-            if number == len(empty):
-                return True
-            row, column, box = empty[number]
-            for digit in orders[rows[row] | columns[column] | boxes[box]]:
-                bit = 1 << digit
-                rows[row] |= bit
-                columns[column] |= bit
-                boxes[box] |= bit
-                if fill(number + 1):
-                    board[row][column] = digit
-                    return True
-                rows[row] ^= bit
-                columns[column] ^= bit
-                boxes[box] ^= bit
-            return False
-
-        return fill(0)
+    def possible_values(self: Any, board: list[list[int]], row: int, column: int) -> set[int]:
+        top, left = row // 3 * 3, column // 3 * 3
+        box = [digit for line in board[top : top + 3] for digit in line[left : left + 3]]
+        return set(range(1, 10)) - {*board[row], *[line[column] for line in board], *box}
 
     def create_puzzle(self: Any, solved: list[list[int]], num_empty: int, rng: random.Random) -> list[list[int]]:
         digits = [digit for row in solved for digit in row]
@@ -156,7 +134,7 @@ def sudoku(module: Any) -> None:
                     break
         return [digits[start : start + 9] for start in range(0, 81, 9)]
 
-    cls._solve, cls._create_puzzle = solve, create_puzzle
+    cls._find_empty, cls._get_possible_values, cls._create_puzzle = find_empty, possible_values, create_puzzle
 
 
 def futoshiki(module: Any) -> None:
@@ -191,38 +169,21 @@ def futoshiki(module: Any) -> None:
                     filled -= 1
         return grid
 
-    def generate_random_solution(self: Any, size: int, rng: random.Random) -> list[list[int]]:
-        grid: list[list[int]] = []
-        used = [0] * size
-
-        def rows(left: list[int]) -> Iterator[list[int]]:
-            """Yield the orders of the digits without a conflict, in the order of `itertools.permutations`."""
-            column = size - len(left)
+    def generate_random_solution(self: Any, size: int, rng: random.Random) -> list[list[int]] | None:
+        def filled(grid: list[list[int]], row: list[int], left: list[int]) -> list[list[int]] | None:
+            """Try the orders of the digits that the row lacks as `itertools.permutations` does, without conflicts."""
             if not left:
-                yield []
+                grid, row, left = [*grid, row] if row else grid, [], list(range(1, size + 1))
+                if len(grid) == size:
+                    return grid
+                rng.shuffle(left)
             for number, digit in enumerate(left):
-                if not used[column] >> digit & 1:
-                    for rest in rows(left[:number] + left[number + 1 :]):
-                        yield [digit, *rest]
+                is_free = all(above[len(row)] != digit for above in grid)
+                if is_free and (found := filled(grid, [*row, digit], left[:number] + left[number + 1 :])):
+                    return found
+            return None
 
-        def fill() -> bool:
-            if len(grid) == size:
-                return True
-            digits = list(range(1, size + 1))
-            rng.shuffle(digits)
-            for row in rows(digits):
-                grid.append(row)
-                for column, digit in enumerate(row):
-                    used[column] ^= 1 << digit
-                if fill():
-                    return True
-                for column, digit in enumerate(grid.pop()):
-                    used[column] ^= 1 << digit
-            return False
-
-        if not fill():
-            raise ValueError("Could not generate a random solution.")
-        return grid
+        return filled([], [], [])
 
     cls._remove_clues, cls._generate_random_solution = remove_clues, generate_random_solution
     module.copy = SimpleNamespace(deepcopy=lambda grid: [row.copy() for row in grid])
