@@ -16,34 +16,11 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
+import yaml
+
 ROOT = Path(__file__).parents[1]
 
-PATTERNS = {
-    r"\b(told|tells?|telling|says|said)\b": "reports, prints, raises, returns, names",
-    r"\b(go|goes|going|went|gone) on\b": "resumes, continues",
-    r"\b(stand|stands|stood|standing)\b(?!-)": "is (in), is stored in, means",
-    r"\b(lies|lay|lying)\b": "is (in), is stored in",
-    r"\bmend(s|ed|ing)?\b": "fix",
-    r"\bbesides?\b": "next to, in addition to, other than",
-    r"\bso (many|much|few)\b": "n",
-    r"\bas far as\b": "if available",
-    r"\bwhatever of\b": "any",
-    r"(?<!there )\b(is|are|was|were) no\b(?! longer\b)": "is not a",
-    r"\bthere (is|are|was|were) none\b": "missing, if there is not one",
-    r"\bnobody\b": "no one, no process",
-    r"\bin (the|its|their) place\b": "instead (of)",
-    r"\b(is|are|was|were) asked\b(?! for\b)": "prompted, evaluated",
-    r", for (it|they|there|he|she|what|which|nothing|none)\b": "because",
-    r"\banew\b": "again",
-    r"\bat hand\b": "available",
-    r"\bper cent\b": "percent",
-    r"\bof (it|them) all\b": "of all",
-    r"\bwhat (it|they) (come|comes|came) to\b": "the resolved ...",
-    r"(?m)^(Of|That|Whose) [a-z][^.]*\.$|\| Of [a-z]": "a sentence that leads with the noun",
-    r"\b(behaviour|colour|favour|honour|neighbour)\w*": "American spelling: -or",
-    r"\b(organ|recogn|optim|initial|normal|summar|serial|real)is(e|es|ed|ing|ation)\b": "American spelling: -ize",
-    r"\b(licence|centre|labelled|labelling|modelled|travelled|whilst|amongst|grey)\b": "American spelling",
-}
+PATTERNS: dict[str, str] = yaml.safe_load((ROOT / "tools" / "words.yaml").read_text(encoding="utf-8"))
 ALLOWED = {"stand-in"}
 """Phrases that match a pattern but are plain English."""
 

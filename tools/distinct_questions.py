@@ -16,6 +16,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from task_table import render
+
 from rg_env.core.data.dataset import DISTINCT_FILE, Distinct, options_key
 from rg_env.core.data.items import DrawFailed, ItemStream
 from rg_env.core.data.selection import PATIENCE_DRAWS
@@ -120,15 +122,8 @@ def main(again: list[str]) -> None:
             continue
         table.setdefault(spec.name, {})[options_key(spec)] = [*result[:-1], int(result.complete)]
         print(spec.name, options_key(spec), result, flush=True)
-        write(table)
-
-
-def write(table: dict[str, dict[str, list[int]]]) -> None:
-    """Write the table with one task per line."""
-    lines = [
-        f"  {json.dumps(task)}: {json.dumps(dict(sorted(found.items())))}" for task, found in sorted(table.items())
-    ]
-    DISTINCT_FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+        in_order = {task: dict(sorted(found.items())) for task, found in table.items()}
+        DISTINCT_FILE.write_text(render(in_order), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import inspect
 import re
 import textwrap
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -106,9 +106,8 @@ def graders() -> str:
         for task in sorted(name for name, entry in table.items() if entry["category"] == category):
             measured, steps = audits[task], table[task]["levels"].values()
             levels = max(len(values) for values in steps) - 1 if steps else ""
-            agrees = 1 - measured.disagreements / measured.answers
             rows.append(
-                f"| `{task}` | {levels} | {agrees:.3f} | {measured.constant:.2f} | {measured.exploit:.2f} "
+                f"| `{task}` | {levels} | {measured.agreement:.3f} | {measured.constant:.2f} | {measured.exploit:.2f} "
                 f"| {_code_safe(problem_keys.described(task))} |"
             )
         parts.append("\n".join(rows) + "\n")
@@ -198,10 +197,9 @@ def _usage(parser: argparse.ArgumentParser) -> str:
         return parser.usage
     parts = [parser.prog]
     for action in parser._actions:
-        if action.dest == "help" or action.help == argparse.SUPPRESS:
-            continue
-        shown = " ".join(filter(None, [_flag(action), _metavar(action)])) or action.dest
-        parts.append(shown if action.required and action.nargs not in ("?", "*") else f"[{shown}]")
+        if action.dest != "help" and action.help != argparse.SUPPRESS:
+            shown = f"{max(action.option_strings, key=len, default='')} {_metavar(action)}".strip()
+            parts.append(f"[{shown}]" if action.option_strings and not action.required else shown)
     # Options stay whole: their spaces are replaced while the text is wrapped.
     text = " ".join(part.replace(" ", "\0") for part in parts)
     return textwrap.fill(text, 88, subsequent_indent="    ", break_on_hyphens=False).replace("\0", " ")
@@ -219,20 +217,11 @@ def _options_table(parser: argparse.ArgumentParser) -> str:
     return "\n".join(rows) + "\n"
 
 
-def _flag(action: argparse.Action) -> str:
-    return action.option_strings[-1] if action.option_strings else ""
-
-
 def _metavar(action: argparse.Action) -> str:
-    if action.option_strings and action.nargs == 0:
-        return ""
-    if isinstance(action, argparse.BooleanOptionalAction):
-        return ""
-    if action.choices and action.metavar is None:
-        return "|".join(map(str, action.choices))
-    name = action.metavar or (action.dest.upper() if action.option_strings else action.dest)
-    text = name if isinstance(name, str) else " ".join(name)
-    return f"{text} ..." if action.nargs in ("+", "*") else text
+    """Return the name of an option's value, or the empty string if it has none."""
+    formatter = argparse.HelpFormatter("")
+    default = action.dest.upper() if action.option_strings else action.dest
+    return "" if action.nargs == 0 else formatter._format_args(action, default)
 
 
 def _sentence(text: str) -> str:
@@ -245,13 +234,9 @@ def _sentence(text: str) -> str:
 
 
 def _code_safe(text: str) -> str:
-    """Return plain text as Markdown for a table cell: `|`, tags and emphasis are escaped outside code."""
-    return "".join(_escaped(text))
-
-
-def _escaped(text: str) -> Iterator[str]:
-    for number, part in enumerate(re.split(r"`([^`]*)`", text)):
-        yield _code(part) if number % 2 else re.sub(r"([|<>*_])", r"\\\1", part)
+    """Escape what Markdown would format, except for code in backticks."""
+    parts = enumerate(re.split(r"`([^`]*)`", text))
+    return "".join(_code(part) if number % 2 else re.sub(r"([|<>*_])", r"\\\1", part) for number, part in parts)
 
 
 def _code(text: str) -> str:
@@ -261,13 +246,7 @@ def _code(text: str) -> str:
 
 
 def _reference(schema: type[Section]) -> str:
-    plain = [name for name, field in schema.model_fields.items() if not _sections(field.annotation)]
-    parts, described = ["## Top level\n\n" + _keys(schema, plain)], descriptions(schema)
-    for name, field in schema.model_fields.items():
-        for section in _sections(field.annotation):
-            entry = get_origin(_plain(field.annotation)) is dict
-            parts += _described(f"{name}.NAME" if entry else name, section, described.get(name))
-    return "\n".join(parts)
+    return "\n".join(_described("", schema, None))
 
 
 @cache
@@ -288,17 +267,15 @@ def descriptions(schema: type[Section]) -> dict[str, str]:
 
 
 def _described(path: str, schema: type[Section], description: str | None) -> list[str]:
-    text = " ".join((schema.__doc__ or "").split())
-    if description:
-        text = f"{description} {text}"
-    nested = [name for name, field in schema.model_fields.items() if _sections(field.annotation)]
+    """Describe a section and those in it. The path of the entire config is empty."""
+    text = " ".join([description or "", *(schema.__doc__ or "").split()]).strip()
+    nested = {name: found[0] for name, field in schema.model_fields.items() if (found := _sections(field.annotation))}
     plain = [name for name in schema.model_fields if name not in nested]
-    parts = [f"## `{path}`\n\n{text}\n\n{_keys(schema, plain, f'{path}.')}"]
-    for name in nested:
-        field = schema.model_fields[name]
-        inner = _sections(field.annotation)[0]
-        entry = ".NAME" if get_origin(_plain(field.annotation)) is dict else ""
-        parts += _described(f"{path}.{name}{entry}", inner, descriptions(schema).get(name))
+    head, prefix = (f"## `{path}`\n\n{text}", f"{path}.") if path else ("## Top level", "")
+    parts = [f"{head}\n\n{_keys(schema, plain, prefix)}"]
+    for name, inner in nested.items():
+        entry = ".NAME" if get_origin(_plain(schema.model_fields[name].annotation)) is dict else ""
+        parts += _described(f"{prefix}{name}{entry}", inner, descriptions(schema).get(name))
     return parts
 
 

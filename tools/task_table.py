@@ -35,7 +35,7 @@ def generate_table(broken: dict[str, dict[str, str]] | None = None) -> dict[str,
     return table
 
 
-def render(table: dict[str, TaskEntry]) -> str:
+def render(table: Mapping[str, Any]) -> str:
     """Return the file's text, with one task per line so that a library update produces a readable diff."""
     lines = [f"  {json.dumps(task)}: {json.dumps(entry, ensure_ascii=False)}" for task, entry in sorted(table.items())]
     return "{\n" + ",\n".join(lines) + "\n}\n"

@@ -22,7 +22,6 @@ import json
 import math
 import random
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -39,10 +38,21 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 
 from rg_env.core.data.splits import split_of
 from rg_env.core.prompts import SYSTEM_PROMPT
-from rg_env.errors import OutputFolderError, RGEnvError
 from rg_env.tiny import TASKS
 
 IGNORED = -100
+ARCHITECTURE: dict[str, Any] = {
+    "hidden_size": 128,
+    "intermediate_size": 384,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "initializer_range": 0.08,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": True,
+    "bos_token_id": None,
+}
+"""Dimensions and other options of the model, as in `LlamaConfig`."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +60,6 @@ class Recipe:
     """Settings that, together with the seed, determine the policy."""
 
     vocab_size: int = 768
-    hidden_size: int = 128
-    layers: int = 4
-    heads: int = 4
-    kv_heads: int = 2
-    initializer_range: float = 0.08
-    intermediate_size: int = 384
     questions: dict[str, int] = field(
         default_factory=lambda: {"leg_counting": 24_000, "chain_sum": 36_000, "simple_equations": 18_000}
     )
@@ -80,27 +84,19 @@ Example = tuple[list[int], list[int]]
 """Token ids of a prompt and of its completion, including END."""
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder to create; must not exist")
-    parser.add_argument(
-        "--seed", type=int, default=0, help="seed for questions, initial weights and batches (default 0)"
-    )
+    parser.add_argument("--seed", type=int, default=0, help="seed for questions, weights and batches (default 0)")
     parser.add_argument("--quick", action="store_true", help="run only a few steps, as a smoke test")
     args = parser.parse_args()
-    try:
-        build(args.out, seed=args.seed, recipe=QUICK if args.quick else Recipe())
-    except RGEnvError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    if args.out.exists():
+        parser.error(f"{args.out} already exists: choose a new folder for --out")
+    build(args.out, seed=args.seed, recipe=QUICK if args.quick else Recipe())
 
 
-def build(out: Path, *, seed: int = 0, recipe: Recipe | None = None) -> None:
+def build(out: Path, *, seed: int, recipe: Recipe) -> None:
     """Build the policy and save it in the new folder `out`."""
-    recipe = recipe or Recipe()
-    if out.exists():
-        raise OutputFolderError(f"{out} already exists: choose a new folder for --out")
     torch.set_num_threads(recipe.threads)
     torch.manual_seed(seed)
     rng = random.Random(seed)
@@ -114,15 +110,13 @@ def build(out: Path, *, seed: int = 0, recipe: Recipe | None = None) -> None:
 
     worked = {task: [worked_solution(task, entry) for entry in entries[task]] for task in entries}
     tokenizer = train_tokenizer(tokenizer_texts(entries, worked), recipe.vocab_size)
-    model = new_model(tokenizer, recipe)
+    model = new_model(tokenizer)
     say(f"{len(tokenizer)} tokens, {model.num_parameters():,} parameters")
 
     examples = tokenize(tokenizer, entries, worked)
     longest = max(len(completion) for _, completion in examples)
-    say(
-        f"prompts of {sum(len(p) for p, _ in examples) / len(examples):.0f} tokens on average, "
-        f"completions of at most {longest}"
-    )
+    average = sum(len(prompt) for prompt, _ in examples) / len(examples)
+    say(f"prompts of {average:.0f} tokens on average, completions of at most {longest}")
 
     mixture = {
         task: [
@@ -133,10 +127,7 @@ def build(out: Path, *, seed: int = 0, recipe: Recipe | None = None) -> None:
     }
     learn = itertools.islice(batches(examples, recipe.batch_size, rng), recipe.learn_steps)
     mix = itertools.islice(batches(tokenize(tokenizer, entries, mixture), recipe.batch_size, rng), recipe.mix_steps)
-    say(
-        f"{recipe.learn_steps} steps on worked solutions, "
-        f"{recipe.mix_steps} on a mixture with {recipe.worked_share:.0%} worked solutions"
-    )
+    say(f"{recipe.learn_steps} steps on worked solutions, {recipe.mix_steps} with {recipe.worked_share:.0%} of them")
     train(model, itertools.chain(learn, mix), recipe.learn_steps + recipe.mix_steps, recipe.learning_rate, say)
 
     # Measure the policy with the weights as they are shipped, rounded to bfloat16.
@@ -169,28 +160,14 @@ def tokenizer_texts(entries: dict[str, list[dict[str, Any]]], worked: dict[str, 
             yield "assistant\n"
 
 
-def new_model(tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> LlamaForCausalLM:
+def new_model(tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
     """Return the model with random weights.
 
     The architecture is Llama's, which loads the same way everywhere. With Qwen2's architecture, transformers 5 would
     replace our tokenizer with its own.
     """
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=recipe.hidden_size,
-            intermediate_size=recipe.intermediate_size,
-            num_hidden_layers=recipe.layers,
-            num_attention_heads=recipe.heads,
-            num_key_value_heads=recipe.kv_heads,
-            max_position_embeddings=512,
-            initializer_range=recipe.initializer_range,
-            tie_word_embeddings=True,
-            bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-    )
+    ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **ARCHITECTURE, **ends))
 
 
 def tokenize(
@@ -283,4 +260,4 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, out: Path)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

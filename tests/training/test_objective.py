@@ -73,6 +73,14 @@ def gradient(model: Any, loss: torch.Tensor) -> torch.Tensor:
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
+def assert_matches(trainer: Any, loss: torch.Tensor, expected: torch.Tensor) -> None:
+    """Compare a loss and its gradient, which must not be zero, with the formula's."""
+    expected_gradient = gradient(trainer.model, expected)
+    assert expected_gradient.norm() > 0
+    torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-4)
+    assert (gradient(trainer.model, loss) - expected_gradient).norm() < 1e-4 * expected_gradient.norm()
+
+
 @pytest.mark.parametrize("old", [False, True])
 @pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dr_grpo", "dapo"])
 def test_loss_and_gradient_match_the_formula(
@@ -87,11 +95,7 @@ def test_loss_and_gradient_match_the_formula(
         moved = 0.4 * torch.randn(before.shape, generator=torch.Generator().manual_seed(0))
         micro_batch["old_logps"] = before + moved  # some ratios are clipped
     expected = by_the_formula(model, micro_batch, loss_type, trainer.args.max_seq_len, 0.1, 0.3)
-    expected_gradient = gradient(model, expected)
-    assert expected_gradient.norm() > 0
-    loss = trainer.objective(micro_batch)
-    torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-4)
-    assert (gradient(model, loss) - expected_gradient).norm() < 1e-4 * expected_gradient.norm()
+    assert_matches(trainer, trainer.objective(micro_batch), expected)
 
 
 def moved_logps(trainer: Any, micro_batch: dict[str, Any], by: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -120,11 +124,7 @@ def test_sequence_level_ratios_match_the_formula(
     s = (((log_ratio - change[:, None]) * mask).sum(1) / lengths).exp()
     terms = -torch.min(s * advantages, s.clamp(0.97, 1.05) * advantages)
     expected = terms.mean() if loss_type == "grpo" else (terms * lengths).sum() / micro_batch["batch_tokens"][0]
-    expected_gradient = gradient(trainer.model, expected)
-    assert expected_gradient.norm() > 0
-    loss = trainer.objective(micro_batch)
-    torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-4)
-    assert (gradient(trainer.model, loss) - expected_gradient).norm() < 1e-4 * expected_gradient.norm()
+    assert_matches(trainer, trainer.objective(micro_batch), expected)
 
 
 def test_cispo_matches_the_formula(make_trainer: Any, micro_batch: dict[str, Any]) -> None:
@@ -136,10 +136,7 @@ def test_cispo_matches_the_formula(make_trainer: Any, micro_batch: dict[str, Any
     assert (ratio[mask] > 1.25).any()
     terms = ratio.clamp(max=1.25) * micro_batch["advantages"][:, None] * logps
     expected = -(terms * mask).sum() / micro_batch["batch_tokens"][0]
-    expected_gradient = gradient(trainer.model, expected)
-    loss = trainer.objective(micro_batch)
-    torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-4)
-    assert (gradient(trainer.model, loss) - expected_gradient).norm() < 1e-4 * expected_gradient.norm()
+    assert_matches(trainer, trainer.objective(micro_batch), expected)
     used = mask & (micro_batch["advantages"] != 0)[:, None]
     clipped = trainer.metrics.take()["clip_ratio/high_mean"]
     assert clipped == pytest.approx(((ratio > 1.25) & used).sum().item() / used.sum().item())
@@ -188,10 +185,7 @@ def test_the_entropy_bonus_matches_the_formula(make_trainer: Any, micro_batch: d
         loss: torch.Tensor = plain.objective(micro_batch) - 0.5 * mean
         return loss
 
-    expected_gradient = gradient(trainer.model, expected())
-    loss = trainer.objective(micro_batch)
-    torch.testing.assert_close(loss, expected(), atol=1e-5, rtol=1e-4)
-    assert (gradient(trainer.model, loss) - expected_gradient).norm() < 1e-4 * expected_gradient.norm()
+    assert_matches(trainer, trainer.objective(micro_batch), expected())
 
 
 def test_rows_without_advantage_are_not_forwarded(make_trainer: Any, micro_batch: dict[str, Any]) -> None:
@@ -387,10 +381,7 @@ def test_policy_terms_are_multiplied_by_importance_weights(make_trainer: Any, mi
     log_ratio = torch.randn(now.shape, generator=torch.Generator().manual_seed(0))
     rows = {**micro_batch, "sampler_logps": now - log_ratio}
     expected = by_the_formula(trainer.model, rows, "dapo", 0, weights=log_ratio.exp().clamp(max=1.5))
-    expected_gradient = gradient(trainer.model, expected)
-    loss = Objective(*parts, sampler_cap=1.5)(rows)
-    torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-4)
-    assert (gradient(trainer.model, loss) - expected_gradient).norm() < 1e-4 * expected_gradient.norm()
+    assert_matches(trainer, Objective(*parts, sampler_cap=1.5)(rows), expected)
 
 
 # --- rows without an advantage

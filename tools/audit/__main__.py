@@ -23,20 +23,12 @@ from rg_env.core.grading.audit import AUDIT_FILE, Audit, kept
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import shipped_table
 
+from .changes import TABLES
 from .honest import compare
 from .rows import rows_of
 from .search import SHORTCUTS, SOLUTIONS, Found, search
 
-_BY_SHARE = {
-    0.1: "futoshiki knight_swap",
-    0.3: "puzzle24 sokoban",
-    0.4: "intermediate_integration zebra_puzzles",
-    0.5: "countdown game_of_life polynomial_equations polynomial_multiplication quantum_lock rearc rubiks_cube "
-    "rush_hour sudoku",
-}
-SLOW = {task: share for share, tasks in _BY_SHARE.items() for task in tasks.split()}
-"""Fraction of the usual number of questions and rows, for tasks with questions that the library is slow to generate
-(about 10 to 400 ms each)."""
+SLOW: dict[str, float] = TABLES["slow"]
 _MOST_SHOWN = 200
 
 
@@ -80,16 +72,13 @@ def write(audits: Iterable[Audit], path: Path = AUDIT_FILE) -> None:
 
 def main() -> int:
     """Audit the tasks. Print each result as soon as it is available, and store it with `--write`."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.audit", description="Audit the graders of all tasks, or of some tasks."
-    )
+    parser = argparse.ArgumentParser("python -m tools.audit", description="Audit the graders of all or some tasks.")
+    cores = len(os.sched_getaffinity(0))
     parser.add_argument("tasks", nargs="*", metavar="TASK", help="tasks; default: all")
     parser.add_argument("--items", type=int, default=100, help="questions per seed for honest answers; default: 100")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds; default: 3")
     parser.add_argument("--rows", type=int, default=200, help="rows from each split for the searches; default: 200")
-    parser.add_argument(
-        "--processes", type=int, default=len(os.sched_getaffinity(0)), help="number of processes; default: one per core"
-    )
+    parser.add_argument("--processes", type=int, default=cores, help="number of processes; default: one per core")
     parser.add_argument("--write", action="store_true", help=f"store the results in {AUDIT_FILE.name}")
     options = parser.parse_args()
     tasks = list(Mixture.parse(options.tasks).names) if options.tasks else list(shipped_table())

@@ -12,15 +12,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from .changes import TABLES
 from .rows import GradedRows, Paid
 
-USUAL = (
-    *map(str, range(-10, 101)),
-    *("0.0", "1.0", "0.5", "0.25", "1/2", "1/4", "1/3", "1e0", "0x0", "0x1", "1 + 1i", "0.0 + 0.0i"),
-    *("True", "False", "Yes", "No", "true", "yes", "on", "off", "undetermined", "infeasible", "impossible", "none"),
-    *("None", "null", "N/A", "No solution", "unknown", "empty", "nothing", "[]", "{}", "()", '""', "''", "[[]]", "[0]"),
-    *("[1]", "['0']", "A", "B", "C", "A1", "a", "x", "C4", "0 0", "0 1", "1 0", "Monday", "0 days", "00:00:00"),
-)
+USUAL = (*map(str, range(-10, 101)), *TABLES["usual"])
 _FORMULA = re.compile(r"[∧∨¬→↔]")
 _TOKEN = re.compile(r"\w+|[^\w\s]|\s+")
 _MOST_PLACES = 60
@@ -61,15 +56,13 @@ def candidates(rows: GradedRows) -> Iterator[str]:
     tokens = Counter(token for gold in golds for token in set(_TOKEN.findall(gold)) if token.strip())
     lines = Counter(line for gold in golds for line in set(gold.splitlines()) if line.strip())
     fields = Counter(field for gold in golds for field in set(gold.split()))
+    frequent = [field for field, _ in fields.most_common(6)]
     formulas = short_formulas(golds) if any(map(_FORMULA.search, golds)) else []
     groups: tuple[Iterable[str], ...] = (
         [gold for gold, _ in Counter(golds).most_common()],
         votes(golds),
         *([part for part, _ in counted.most_common(40)] for counted in (tokens, fields, lines)),
-        (
-            part + " " + other
-            for part, other in itertools.permutations([field for field, _ in fields.most_common(6)], 2)
-        ),
+        (f"{part} {other}" for part, other in itertools.permutations(frequent, 2)),
         USUAL,
         formulas,
     )

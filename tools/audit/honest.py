@@ -90,10 +90,9 @@ def compare(task: str, items: int = 100, seeds: Sequence[int] = (0,), config: Ma
     After that, answers are graded only by our grader and not compared.
     """
     result = Audit(task)
-    library_s = 0.0
     config = dict(config or {})
     entries: list[dict[str, Any]] = []
-    drawing = grading = 0.0
+    drawing = grading = library_s = 0.0
     graded = 0
     for seed in seeds:
         entries_of(task, 1, seed, config)  # imports modules and loads word lists, which must not be timed

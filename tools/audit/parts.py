@@ -13,30 +13,14 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
 
+from .changes import TABLES
+
 MOST_CHARS = 4_000
 """Maximum length of a part. A longer part contains most of a long question; such a part never scores and is slow to
 grade."""
 _MOST_VALUES = 400
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w])")
-_KINDS = {
-    "number": _NUMBER,
-    "token": re.compile(r"[^\s,;:.?!\"'()\[\]{}]+"),
-    "field": re.compile(r"\S+"),
-    "word": re.compile(r"[^\W\d_]+"),
-    "name": re.compile(r"\b[A-Z][a-z]+\b"),
-    "capital": re.compile(r"\b[A-Z]\b"),
-    "variable": re.compile(r"(?<![A-Za-z])[A-Za-z](?![A-Za-z])"),
-    "quoted text": re.compile(r"[\"“']([^\"“”'\n]{1,200})[\"”']"),
-    "code": re.compile(r"`+([^`]+)`+"),
-    "list": re.compile(r"\[[^\[\]]*\]"),
-    "nested list": re.compile(r"\[(?:[^\[\]]|\[[^\[\]]*\])*\]"),
-    "round brackets": re.compile(r"\([^()]*\)"),
-    "curly brackets": re.compile(r"\{[^{}]*\}"),
-    "formula": re.compile(r"\$([^$]+)\$|((?:[-+]?\(*[\w.*^/]+\)*\s*(?:[-+*/^<>=&|∧∨→↔]+|\bmod\b)\s*)+[\w.*^()/]+)"),
-    "text after a colon": re.compile(r":[ \t]*(\S[^\n]*)"),
-    "sentence": re.compile(r"[^.!?\n]+[.!?]?"),
-    "line": re.compile(r"\S[^\n]*"),
-}
+_KINDS = {"number": _NUMBER, **{kind: re.compile(pattern) for kind, pattern in TABLES["kinds"].items()}}
 
 
 def parts(question: str) -> dict[str, str]:

@@ -8,6 +8,8 @@ from typing import Any
 from rg_env.core.grading.graders import gold_answer, grade
 from rg_env.core.grading.graders.gold import NO_OPTIONS
 
+from .changes import TABLES
+
 Wrapping = Callable[[str], str | None]
 """Function that returns the answer in this wrapping, or None if the wrapping does not fit, for example because
 of unpaired braces."""
@@ -46,39 +48,13 @@ def _listed(quote: str) -> Wrapping:
 
 
 WRAPPINGS: dict[str, Wrapping] = {
-    "box": _box(r"\boxed{", "}"),
-    "text box": _box(r"\boxed{\text{", "}}"),
-    "roman box": _box(r"\boxed{\mathrm{", "}}"),
-    "bold text box": _box(r"\boxed{\textbf{", "}}"),
-    "bold box": _box(r"\boxed{\mathbf{", "}}"),
-    "typewriter box": _box(r"\boxed{\texttt{", "}}"),
-    "text": _box(r"\text{", "}"),
-    "dollars": _around("$", "$", "$"),
+    **{name: _box(*ends) for name, ends in TABLES["boxes"].items()},
     "box in dollars": lambda answer: None if "$" in answer else _box(r"$\boxed{", "}$")(answer),
-    "bold": _around("**", "**"),
-    "italic": _around("*", "*", "*"),
-    "bold italic": _around("***", "***", "*"),
-    "underscores": _around("__", "__", "_"),
-    "signs without width": _around("\u200b", "\ufeff"),
-    "code": _around("`", "`", "`"),
-    "fence": _around("```\n", "\n```", "`"),
-    "period": _around("", "."),
-    "double quotes": _around('"', '"', '"'),
-    "single quotes": _around("'", "'", "'"),
-    "curly quotes": _around("“", "”", "“”"),
-    "single curly quotes": _around("‘", "’", "‘’"),
+    **{name: _around(*ends) for name, ends in TABLES["around"].items()},
     "list": _listed(""),
     "list of a text": _listed('"'),
     "thousands {,}": _thousands("{,}"),
     r"thousands \,": _thousands(r"\,"),
-    "the answer is": _around("The answer is ", ""),
-    "sentence": _around("The answer is: ", "."),
-    "final answer is": _around("The final answer is ", "."),
-    "answer": _around("Answer: ", ""),
-    "final answer": _around("Final answer: ", ""),
-    "bold label": _around("**Answer:** ", ""),
-    "bold sentence": _around("The answer is **", "**."),
-    "label of a box": _box(r"Answer: \boxed{", "}"),
 }
 
 
