@@ -36,7 +36,7 @@ ENOUGH = 20_000
 CPU_S = 0.5
 DRAW_CPU_S = 5.0
 """CPU seconds of a draw after which a measurement ends. Some levels have draws that take minutes."""
-SMALL, MORE_CPU = 2_000, 8
+SMALL, MORE_CPU = 2_000, 20
 """Number of questions below which `CPU_S` is multiplied by this factor, to find the complete number."""
 
 
