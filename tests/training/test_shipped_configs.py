@@ -67,6 +67,7 @@ IN_CI = {"train/tiny.yaml", "eval/seven_tasks.yaml"}
 """A config of each kind; the second requests more questions than a task has. Others take minutes."""
 
 
+@pytest.mark.timeout(1800)  # rows that are not cached take minutes, and more on a busy machine
 @pytest.mark.parametrize(
     "name",
     [
