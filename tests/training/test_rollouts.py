@@ -57,6 +57,7 @@ def test_tensors_are_prompt_and_sampled_tokens(sampled: Any, tokenizer: Any) -> 
     else."""
     rollouts, completions, engine, env = sampled
     tensors = rollouts.tensors(pad_token=0)
+    assert tensors["rewards"].dtype == torch.float64  # float32 would round small differences between large rewards away
     for row, (prompt, completion) in enumerate(zip(engine.prompts, completions, strict=True)):
         assert prompt == tokenizer.apply_chat_template(
             env.train_rows[row]["prompt"], add_generation_prompt=True, return_dict=False
