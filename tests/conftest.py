@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -77,10 +78,13 @@ def kept_drawers() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def registrations_undone() -> Iterator[None]:
-    """Tasks and rewards that a test registers are unknown to the next test."""
+def independent_of_other_tests() -> Iterator[None]:
+    """Tasks and rewards that a test registers are unknown to the next test, and random weights do not depend on the
+    order of tests."""
     from user_code import nothing_left
 
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
     with nothing_left():
         yield
 
