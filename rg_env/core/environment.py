@@ -55,7 +55,7 @@ class PromptOptions:
     grading: Grading = "hardened"
     chat_template_kwargs: Mapping[str, Any] | None = None
     opens_thinking: bool = False
-    drawn: Mapping[str, Messages] = field(default_factory=dict)
+    drawn: Mapping[str, Sequence[Messages]] = field(default_factory=dict)
     """Examples by task if `few_shot` is a number (see `with_examples`). This field is not an argument."""
 
     def __post_init__(self) -> None:
@@ -97,10 +97,10 @@ class PromptOptions:
                 reply = {"role": "assistant", "content": f"<answer>{answer}</answer>"}
                 found.append((seen[task, answer], task, [{"role": "user", "content": row["question"]}, reply]))
                 seen[task, answer] += 1
-        drawn: dict[str, Messages] = {task.name: [] for task in tasks.tasks}
+        drawn: dict[str, list[Messages]] = {task.name: [] for task in tasks.tasks}
         for _, task, messages in sorted(found, key=lambda each: each[0]):
-            if len(drawn[task]) < 2 * self.num_examples:
-                drawn[task] += messages
+            if len(drawn[task]) < self.num_examples:
+                drawn[task].append(messages)
         return replace(self, drawn=drawn)
 
     @property
@@ -109,13 +109,15 @@ class PromptOptions:
         return {"reply_prefix": "<think>"} if self.opens_thinking else {}
 
     def messages(self, question: str, task: str = "") -> list[dict[str, Any]]:
-        """Return the chat messages that pose `question`, which is a question of `task`."""
+        """Return the chat messages that pose `question`, which is a question of `task`. A drawn example that is the
+        question itself is left out."""
         # With few-shot examples and no preamble, a system prompt with the placement "user" is part of the first
         # example.
         folded = self.prompt_placement == "user" and not self.preamble
         placement = "system" if folded else self.prompt_placement
         messages: list[dict[str, Any]] = build_messages(question, self.system_prompt, placement, preamble=self.preamble)
-        messages[-1:-1] = map(dict, self.drawn.get(task, self.shots))
+        shots = [each for shot in self.drawn.get(task, ()) if shot[0]["content"] != question for each in shot]
+        messages[-1:-1] = map(dict, shots or self.shots)
         return fold_system(messages) if folded else messages
 
     def to_examples(self, rows: Sequence[DrawnRow]) -> list[dict[str, Any]]:

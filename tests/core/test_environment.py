@@ -312,7 +312,7 @@ def test_examples_are_training_questions_of_the_same_task() -> None:
     env = ReasoningGym([small, "leg_counting"], 8, 200, few_shot=3)
     questions = {row["question"] for row in env.eval_rows}
     seen = {}
-    for row in [*env.train_rows, *env.eval_rows]:
+    for row in env.eval_rows:
         system, *examples, last = row["prompt"]
         assert (system["role"], last["content"]) == ("system", row["question"])
         assert seen.setdefault(row["info"]["rg_task"], examples) == examples
@@ -328,3 +328,14 @@ def test_examples_are_training_questions_of_the_same_task() -> None:
         )
     with pytest.raises(InputError, match="few_shot can be a number only for tasks"):
         Environment(ROWS, few_shot=2)
+
+
+def test_an_example_that_is_the_question_is_left_out() -> None:
+    """Otherwise, some training prompts would contain their answers."""
+    env = ReasoningGym({"name": "chain_sum", "config": {"max_terms": 2, "max_digits": 1}}, 60, 4, few_shot=3)
+    counts = set[int]()
+    for row in env.train_rows:
+        asked = [each["content"] for each in row["prompt"] if each["role"] == "user"]
+        assert asked.count(row["question"]) == 1
+        counts.add(len(asked) - 1)
+    assert counts == {2, 3}
