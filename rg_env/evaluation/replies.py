@@ -25,6 +25,7 @@ from typing import Any
 
 from rg_env.core.files import links_out, regular
 from rg_env.core.grading.extraction import completion_text
+from rg_env.core.run_folder import RunFolder
 from rg_env.core.tasks.task_table import load_table
 from rg_env.core.text import json_problem, reason_of
 from rg_env.errors import InputError, MissingExtraError, how_to_install, unknown_name
@@ -71,11 +72,14 @@ class GivenReply:
 
 
 def read_replies(path: Path, task: str | None = None) -> Iterator[GivenReply]:
-    """Yield the replies in a file or folder. `task` is the task of rows that do not name one.
+    """Yield the replies in a file or folder, or the rollouts of a training run. `task` is the task of rows that do not
+    name one.
 
     Raises `InputError` if a file cannot be read or a row lacks a necessary column.
     """
-    if path.is_dir():
+    if RunFolder.is_run(path) and (run := RunFolder(path)).rollouts_file.is_file():
+        files = [run.rollouts_file]
+    elif path.is_dir():
         files = sorted(each for each in path.rglob("*") if each.suffix in SUFFIXES and each.name != "metadata.json")
         if link := next((each for each in files if links_out(each, path)), None):
             raise InputError(f"{link} is a link out of {path}, which is not followed: replace it with a copy")

@@ -218,6 +218,13 @@ def test_results_work_with_the_other_commands(tmp_path: Path, capsys: pytest.Cap
     assert "two - one" in (tmp_path / "x" / "summary.md").read_text()
 
 
+def test_the_rollouts_of_a_training_run_are_read(tmp_path: Path) -> None:
+    """Its other files, such as the metrics, are not replies."""
+    _lines(tmp_path / "metrics.jsonl", [{"step": 1, "reward": 0.5}])
+    _lines(tmp_path / "rollouts.jsonl", [{"task": "gcd", "question": LIBRARY_GCD, "completion": RIGHT, "answer": "4"}])
+    assert [given.text for given in read_replies(tmp_path)] == [RIGHT]
+
+
 @pytest.mark.parametrize(
     ("row", "error"),
     [
