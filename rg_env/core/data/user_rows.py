@@ -383,7 +383,7 @@ def _json_rows(lines: list[str], name: str) -> Iterable[_Located]:
         return _numbered(rows)
     # If the line break were kept, an error at the end of a line would be reported on the next line.
     filled = [(number, line.rstrip()) for number, line in enumerate(lines, 1) if line.strip()]
-    is_broken = first.strip() == "{" and not any(line.startswith("{") for _, line in filled[1:2])
+    is_broken = first.strip() == "{" and len(filled) > 1 and not filled[1][1].startswith("{")
     if is_broken or (len(filled) == 1 and name.lower().endswith(".json")):
         found = _json("".join(lines), name, 1)
         if isinstance(found, Mapping):
