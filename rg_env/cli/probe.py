@@ -51,6 +51,7 @@ def run(options: argparse.Namespace) -> int:
     from rg_env.evaluation.probe import (
         EXAMPLES,
         LEAST_QUESTIONS,
+        TRIAL,
         fitted,
         judge,
         labels,
@@ -85,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
         config, skipped = fitted(config)
         for line in skipped:
             print(line, flush=True)
-        results, folder = run_evaluation(config, resume=options.resume)
+        results, folder = run_evaluation(config, resume=options.resume, trial=TRIAL)
         (model,) = config.models
         found = judge(results, model)
         if again := with_examples(config, found, folder):
@@ -98,7 +99,8 @@ def run(options: argparse.Namespace) -> int:
             except InputError as error:
                 more = [f"with {EXAMPLES} few-shot examples, {error}"]
             else:
-                found += judge(run_evaluation(again, resume=options.resume)[0], model, EXAMPLES)
+                results, _ = run_evaluation(again, resume=options.resume, trial=TRIAL)
+                found += judge(results, model, EXAMPLES)
             skipped += more
     print_probed(found)
     for line in skipped:

@@ -44,6 +44,9 @@ FLOOR = 0.2
 """Minimum accuracy of a constant answer at which a policy might learn to give only that answer."""
 EXAMPLES = 2
 """Number of few-shot examples in the second probe of tasks to which hardly any reply has the required form."""
+TRIAL = 16
+"""Number of replies after which a task is stopped if none of them has the required form. Of tasks where a fifth of the
+replies have the form, 3% are stopped."""
 _LABEL = "-level"
 _MAX_TOKENS = 1024
 _ABOUT = (
@@ -51,7 +54,7 @@ _ABOUT = (
     "number of rollouts per such question. 'cut off' is the share of answers cut off by the token limit, and "
     "'answered' is the share of answers in the required form. 'constant' is the accuracy of the best constant answer "
     "to the task. At trainable levels, the model solves 10% to 80% of the questions, and more than a constant answer "
-    "would."
+    "would. A task is 'stopped' after its first questions if no reply to them has the required form."
 )
 
 
@@ -80,6 +83,8 @@ class Probed:
     """Number of replies."""
     few_shot: int = 0
     """Number of few-shot examples that the probe added to the prompt."""
+    stopped: bool = False
+    """Whether no reply to the first questions has the required form, so that the others were not asked."""
 
     @property
     def name(self) -> str:
@@ -92,6 +97,11 @@ class Probed:
         their contents."""
         return form_obstacle(self.answered, self.truncated) if self.verdict == "too hard" else None
 
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether most replies are cut off, so that few show whether the model would write the form."""
+        return (self.truncated or 0.0) > 0.5
+
     def explained(self, again: "Probed | None" = None) -> str | None:
         """Return a line about the obstacle and its remedy, if there is an obstacle. `again` is the probe of the same
         task with examples."""
@@ -103,7 +113,7 @@ class Probed:
         remedy = {
             None: f"set prompt.few_shot: {again.few_shot} in the training config",
             "length": "raise --max-tokens",
-            "form": "use a model that follows instructions",
+            "form": f"{'raise --max-tokens, or ' if again.is_cut_off else ''}use a model that follows instructions",
         }[obstacle]
         return (
             f"{name}: {counts[0]} have a complete <answer>...</answer>; with {again.few_shot} few-shot examples, "
@@ -225,6 +235,7 @@ def _probed(name: str, results: TaskResults, model: str, few_shot: int) -> Probe
     result = results.models[model]
     groups, scores = result.correct.values(), result.scores
     informative = sum(len(set(group)) > 1 for group in groups) / len(groups)
+    stopped = scores.n + scores.left_out < results.questions.n
     # With few questions, two equal gold answers can make a constant answer look good, so the accuracy from the shipped
     # audit is preferred.
     floor = known.constant if (known := audit.kept().get(task)) else results.floor
@@ -237,10 +248,11 @@ def _probed(name: str, results: TaskResults, model: str, few_shot: int) -> Probe
         truncated=scores.truncated,
         answered=1 - sum(scores.status.get(status, 0.0) for status in ("no_answer", "failed")),
         floor=floor,
-        verdict=_verdict(len(groups), *scores.measured, informative, floor or 0.0),
+        verdict="too hard" if stopped else _verdict(len(groups), *scores.measured, informative, floor or 0.0),
         rollouts=results.sampling.rollouts_per_example / informative if informative else None,
         replies=sum(map(len, groups)),
         few_shot=few_shot,
+        stopped=stopped,
     )
 
 
@@ -295,7 +307,7 @@ def print_probed(found: Sequence[Probed], console: Console | None = None) -> Non
     for each in found:
         shares = map(cell, (each.solved, each.informative, each.truncated, each.answered, each.floor))
         level, count = cell(None) if each.level is None else str(each.level), each.rollouts
-        verdict = f"{each.verdict}{' <- start' if each in chosen else ''}"
+        verdict = f"{each.verdict}{' <- start' if each in chosen else ' (stopped)' if each.stopped else ''}"
         task = f"{each.task}, {each.few_shot} examples" if each.few_shot else each.task
         rows.append([task, level, *shares, cell(None) if count is None else f"{count:.0f}", verdict])
     print_table(console, [*heads, "verdict"], rows)

@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -239,6 +240,7 @@ class TaskAnswers:
         left_out: indices of questions to skip for this model.
         system_prompt: the model's own system prompt, which replaces the environment's system prompt.
         lenient: whether to record in addition whether answers are correct if they are read leniently.
+        trial: minimum number of sampled answers after which `end_trial` decides about the rest. 0 means no trial.
     """
 
     def __init__(
@@ -252,12 +254,15 @@ class TaskAnswers:
         left_out: frozenset[int] = frozenset(),
         system_prompt: str | None = None,
         lenient: bool = False,
+        trial: int = 0,
     ):
         self.model, self.task, self.questions, self.sampling = model, questions.name, questions, sampling
         self.times, self.greedy, self.system_prompt, self.lenient = times, greedy, system_prompt, lenient
         self.numbers = [number for number in questions.numbers if number not in left_out]
         sampled = [("sampled", number, k) for number in self.numbers for k in range(times)]
         self.keys = dict.fromkeys(sampled + [("greedy", number, 0) for number in self.numbers if greedy])
+        self.trial = dict.fromkeys(sampled[: ceil(trial / times) * times])
+        """Keys of the answers to the first questions, which are generated before the others."""
         self.by_key: dict[AnswerKey, Answer] = {}
         """The answers so far."""
         self.on_record: Callable[[RolloutRecord], Any] = lambda record: None
@@ -276,6 +281,12 @@ class TaskAnswers:
     def missing(self) -> list[AnswerKey]:
         """Return the keys of missing answers, including the keys of failed calls."""
         return [key for key in self.keys if key not in self.by_key or self.by_key[key].error is not None]
+
+    def end_trial(self) -> None:
+        """Skip the other questions if the first ones are answered, and no answer so far has the required form."""
+        formless = all(answer.status == "no_answer" for answer in self.by_key.values())
+        if self.trial and self.trial.keys() <= self.by_key.keys() and formless:
+            self.keys = self.trial
 
     def of(self, number: int, draw: str = "sampled") -> list[Answer]:
         """Return the answers to a question, in order. For a skipped question, return an empty list."""

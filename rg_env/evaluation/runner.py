@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +52,16 @@ CONFIG_FILE = "config.yaml"
 _MAY_DIFFER = ("requests", "serving", "output")
 """Sections that do not affect rollouts and may therefore differ when an evaluation is resumed."""
 _LINE_EVERY_S = 15.0
+Call = tuple[TaskAnswers, AnswerKey]
 
 
-def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results, Path]:
+def run_evaluation(config: EvalConfig, *, resume: bool = False, trial: int = 0) -> tuple[Results, Path]:
     """Evaluate all models, write all files, and return the results and the output folder.
 
     Args:
         resume: whether to continue the evaluation in `config.output.dir`. Resuming repeats failed calls.
+        trial: number of answers to each task after which the task is stopped if none of them has the required form. 0
+            means that no task is stopped.
 
     Raises:
         InputError: a model or task cannot be evaluated as configured.
@@ -72,7 +76,7 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
     drawn = list(_drawn(config))
     changes = changes_since_training(config, drawn)
     _say(*changes)
-    answer_sets = answer_sets_of(config, drawn)
+    answer_sets = answer_sets_of(config, drawn, trial)
     with ExitStack() as stack:
         stack.enter_context(removed_on_error(folder))
         folder.mkdir(parents=True, exist_ok=True)
@@ -124,7 +128,7 @@ def prepared(config: EvalConfig, *, resume: bool = False, create: bool = False) 
     return config, notes, _folder(config, resume, create)
 
 
-def answer_sets_of(config: EvalConfig, drawn: Iterable[Questions]) -> list[TaskAnswers]:
+def answer_sets_of(config: EvalConfig, drawn: Iterable[Questions], trial: int = 0) -> list[TaskAnswers]:
     """Return a `TaskAnswers` for each model on each task, without the questions that the model was trained on."""
     tasks, answer_sets = list(drawn), []
     for name, model in config.models.items():
@@ -132,7 +136,7 @@ def answer_sets_of(config: EvalConfig, drawn: Iterable[Questions]) -> list[TaskA
         for task in tasks:
             sampling = Sampling(**config.sampling_of(task.name).model_dump())
             more: Any = {"left_out": task.among(trained), "system_prompt": model.system_prompt}
-            more["lenient"] = config.extraction == "lenient"
+            more |= {"lenient": config.extraction == "lenient", "trial": trial}
             answer_sets.append(TaskAnswers(name, task, sampling, config.rollouts_per_example, config.greedy, **more))
     return answer_sets
 
@@ -213,20 +217,23 @@ def ask_local(
     Args:
         lock: lock to hold while answers are scored, for rewards that must not be computed concurrently.
     """
-    for batch in _batches(model, answer_sets):
+    for batch in _batches(model, _missing(answer_sets)):
         for answers, replies in batch.items():
             with lock or nullcontext():
                 answers.add(replies, answers.rollouts(replies))
 
 
-def _batches(
-    model: LocalModel, answer_sets: Sequence[TaskAnswers]
-) -> Iterator[dict[TaskAnswers, dict[AnswerKey, Reply]]]:
-    calls = [(answers, key) for answers in answer_sets for key in answers.missing()]
-    for batch in model.replies([answers.request(key) for answers, key in calls]):
+def _missing(answer_sets: Iterable[TaskAnswers], trial: bool = False) -> Iterator[Call]:
+    """Yield the calls for all missing answers, or only for those in trials. Calls are computed when they are needed."""
+    return ((each, key) for each in answer_sets for key in each.missing() if not trial or key in each.trial)
+
+
+def _batches(model: LocalModel, calls: Iterable[Call]) -> Iterator[dict[TaskAnswers, dict[AnswerKey, Reply]]]:
+    every = list(calls)
+    for batch in model.replies([answers.request(key) for answers, key in every]):
         by_set: dict[TaskAnswers, dict[AnswerKey, Reply]] = {}
         for number, reply in sorted(batch, key=lambda each: each[0]):
-            answers, key = calls[number]
+            answers, key = every[number]
             by_set.setdefault(answers, {})[key] = reply
         yield by_set
 
@@ -271,10 +278,13 @@ class EvaluationRun:
         """Model names in replies that differ from the name in the requests, by model."""
         self.unmatched = 0
         """Number of records in the file that do not belong to this evaluation."""
+        self.tokens = Counter[str]()
+        """Number of new answer tokens, by model."""
+        self.began, self.ended = dict[str, float](), dict[str, float]()
+        """Times of the first call and of the last answer, in seconds, by model."""
         # All workers for a model share one iterator over its calls.
-        self._calls = {
-            name: ((each, key) for each in self._of(name) for key in each.missing()) for name in config.models
-        }
+        self._calls = {name: _missing(self._of(name)) for name in config.models}
+        self._trial = {name: asyncio.Lock() for name in config.models}
         self._failed_in_a_row: Counter[str] = Counter()
 
     async def all(self) -> None:
@@ -316,12 +326,24 @@ class EvaluationRun:
         except* (ServerError, EngineError) as group:
             self.problems[name] = str(_first(group))
 
+    async def _ask(self, name: str, make_calls: Callable[[Iterator[Call]], Awaitable[None]]) -> None:
+        """Make the calls for all missing answers of a model with `make_calls`: first those in trials."""
+        self.began.setdefault(name, time.monotonic())
+        async with self._trial[name]:  # a second server waits until the trials have ended
+            if trial := list(_missing(self._of(name), trial=True)):
+                await make_calls(iter(trial))
+            for each in self._of(name):
+                each.end_trial()
+        await make_calls(self._calls[name])
+
     async def _add(self, answers: TaskAnswers, replies: Mapping[AnswerKey, Reply]) -> None:
         rollouts, rubric = answers.rollouts(replies), answers.questions.env.rubric
         # Grade in a thread so that the event loop is not blocked.
         if rubric.in_workers:
             await asyncio.to_thread(rubric.grade, list(rollouts.values()))
         answers.add(replies, rollouts)
+        self.tokens[answers.model] += sum(reply.completion_tokens or 0 for reply in replies.values())
+        self.ended[answers.model] = time.monotonic()
         self.watch()
 
     async def _in_turn(self, names: list[str]) -> None:
@@ -333,10 +355,10 @@ class EvaluationRun:
                 for each in self._of(name):
                     prompts = (each.request(("sampled", number, 0)).prompt for number in each.numbers)
                     model.check_fits(each.task, prompts, each.sampling.max_tokens)
-                await self._guarded(name, self._ask_embedded(name, model))
+                await self._guarded(name, self._ask(name, partial(self._ask_embedded, model)))
 
-    async def _ask_embedded(self, name: str, model: LocalModel) -> None:
-        batches = _batches(model, self._of(name))
+    async def _ask_embedded(self, model: LocalModel, calls: Iterator[Call]) -> None:
+        batches = _batches(model, calls)
         while batch := await asyncio.to_thread(next, batches, None):
             for answers, replies in batch.items():
                 await self._add(answers, replies)
@@ -360,14 +382,17 @@ class EvaluationRun:
             await self._ask_endpoint(name, ready)
 
     async def _ask_endpoint(self, name: str, ready: Endpoint) -> None:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(self.config.requests.concurrency, self._left(name))):
-                group.create_task(self._worker(name, ready))
+        async def make_calls(calls: Iterator[Call]) -> None:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(self.config.requests.concurrency, self._left(name))):
+                    group.create_task(self._worker(name, ready, calls))
 
-    async def _worker(self, name: str, ready: Endpoint) -> None:
+        await self._ask(name, make_calls)
+
+    async def _worker(self, name: str, ready: Endpoint, calls: Iterator[Call]) -> None:
         most = self.config.requests.give_up_after
         async with ready.client() as client:
-            for answers, key in self._calls[name]:
+            for answers, key in calls:
                 if name in self.problems:
                     return
                 start = time.monotonic()
@@ -410,6 +435,10 @@ def _print_notes(run: EvaluationRun) -> None:
             print(f"{each.model}, {each.task}: {counted(each.left_out, 'question')} left out (used to train the model)")
         if each.failed:
             print(f"{each.model}, {each.task}: {counted(each.failed, 'failed call')} (counted as wrong)")
+    for name, tokens in run.tokens.items():
+        if tokens:
+            seconds = run.ended[name] - run.began[name]
+            print(f"{name}: {tokens:,} answer tokens in {seconds:,.0f} s ({tokens / seconds:,.0f} tokens/s)")
     if run.unmatched:
         print(f"{ROLLOUTS} has {counted(run.unmatched, 'rollout')} for other questions (not counted)")
     for name, others in run.answered_as.items():
@@ -446,7 +475,8 @@ class Bars(Progress):
         due = time.monotonic() - self._printed >= _LINE_EVERY_S
         for bar, of_model in zip(self.tasks, self._by_model.values(), strict=True):
             before, was_finished = bar.completed, bar.finished
-            self.update(bar.id, completed=sum(len(each.by_key) for each in of_model))
+            made, total = (sum(len(getattr(each, name)) for each in of_model) for name in ("by_key", "keys"))
+            self.update(bar.id, completed=made, total=total)
             if self.disable and not was_finished and (bar.finished or (due and bar.completed > before)):
                 self._printed = time.monotonic()
                 left = f", {timedelta(seconds=round(bar.time_remaining))} left" if bar.time_remaining else ""

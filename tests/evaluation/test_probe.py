@@ -1,9 +1,13 @@
 """Tests of `rg-env probe`: verdicts on tasks before training, and the mixture derived from them."""
 
+import asyncio
 import contextlib
 import io
 import json
+import re
 import subprocess
+from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +21,20 @@ from result_files import all_results, model_result, task_results
 from rich.console import Console
 from starlette.responses import JSONResponse, Response
 
+from rg_env.core.data.dataset import build_rows
 from rg_env.core.environment import ReasoningGym
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import load_table
 from rg_env.errors import InputError, UnknownNameError
+from rg_env.evaluation import local_models
+from rg_env.evaluation.config import EvalModel
+from rg_env.evaluation.endpoints import endpoint
 from rg_env.evaluation.load import load_eval_config
-from rg_env.evaluation.probe import LEAST_QUESTIONS, Probed, fitted, judge, labels, mixture, print_probed, starts
+from rg_env.evaluation.probe import LEAST_QUESTIONS, TRIAL, Probed, fitted, judge, labels, mixture, print_probed, starts
+from rg_env.evaluation.questions import TaskAnswers, draw
 from rg_env.evaluation.results import TaskResults
+from rg_env.evaluation.runner import answer_sets_of, ask_all, run_evaluation
+from rg_env.evaluation.scores import ModelSource, results_of
 from rg_env.training.config.load import load_train_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -134,7 +145,7 @@ def test_a_probe_reports_that_the_form_of_answers_is_the_obstacle(
     verdict: Any = "trainable" if solved else "too hard"
     out = io.StringIO()
     print_probed([Probed("maze", 1, 20, solved, 0.0, truncated, answered, 0.25, verdict, None, 80)], Console(file=out))
-    last = " ".join(out.getvalue().split()).partition("than a constant answer would. ")[2]
+    last = " ".join(out.getvalue().split()).partition("has the required form. ")[2]
     assert last.startswith(reason) if reason else not last
 
 
@@ -173,12 +184,79 @@ def test_tasks_that_an_endpoint_refuses_are_skipped() -> None:
             fitted(refused)
 
 
+def _replies_in_form(which: dict[str, Any]) -> tuple[Any, Counter[str]]:
+    """Return the answers of a model that writes the required form in the replies to a task whose number is in `which`,
+    and a count of the replies by task."""
+    counts = Counter[str]()
+    tasks = {row["question"]: task for task in which for row in build_rows({"name": task}, "eval", 10, 0)}
+
+    def answer(question: str) -> str:
+        task = tasks[question]
+        counts[task] += 1
+        return "<answer>none</answer>" if counts[task] in which[task] else "It is 3."
+
+    return answer, counts
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_a_task_is_stopped_if_no_reply_to_its_first_questions_has_the_form(
+    servers: int, chat: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other tasks get all their questions. A second server waits until the first questions are answered, and a slow
+    reply to one of these counts, too. Resuming asks nothing else."""
+
+    @contextlib.asynccontextmanager
+    async def served(*_: Any) -> AsyncIterator[Any]:
+        yield await endpoint(EvalModel(model="m", url=chat.url), config)
+
+    def asked() -> list[TaskAnswers]:
+        answer_sets = answer_sets_of(config, drawn, TRIAL)
+        asyncio.run(ask_all(config, tmp_path, answer_sets))
+        return answer_sets
+
+    monkeypatch.setattr(local_models, "served", served)
+    monkeypatch.setattr(local_models, "encoder_of", lambda *_: None)
+    which = {"gcd": range(1, 41), "lcm": (), "prime_factorization": (TRIAL,), "fraction_simplification": range(17, 41)}
+    answer, counts = _replies_in_form(which)
+    chat.reset(answer, lambda number, body: 0.2 if number % 16 == 5 else None)
+    model = {"model": "m", "url": chat.url} if servers == 1 else {"model": "tiny"}
+    given = [f"models={json.dumps({'m': model})}", f"tasks={json.dumps(list(which))}", "num_examples=10",
+             "rollouts_per_example=4", "requests.concurrency=16", "requests.tries=1"]  # fmt: skip
+    more = ["serving.kind=vllm", "serving.gpus=[0, 1]"] if servers == 2 else []
+    config = load_eval_config(None, given + more)
+    drawn = [draw(config, name) for name in config.tasks]
+    results = results_of(asked(), {"m": ModelSource("m", "tiny", "vllm")})
+    expected = {"gcd": 40, "lcm": TRIAL, "prime_factorization": 40, "fraction_simplification": TRIAL}
+    assert counts == expected
+    assert {name: task.scores.answers for name, task in results.tasks.items()} == expected
+    found = {each.task: each for each in judge(results, "m")}
+    assert [each.verdict for each in found.values() if each.stopped] == ["too hard", "too hard"]
+    assert {name for name, each in found.items() if each.stopped} == {"lcm", "fraction_simplification"}
+    print_probed(list(found.values()), Console(file=(out := io.StringIO()), width=200))
+    assert out.getvalue().count("too hard (stopped)") == 2
+    assert not any(each.missing() for each in asked())
+    assert counts == expected
+
+
+@pytest.mark.slow
+def test_the_engine_asks_first_questions_of_all_tasks_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A task whose answers are cut off before the form is complete is stopped. The speed is printed."""
+    tasks = {"leg_counting": {}, "cut": {"task": "leg_counting", "sampling": {"max_tokens": 3}}}
+    given = ["models=tiny", f"tasks={json.dumps(tasks)}", "num_examples=20", "rollouts_per_example=8"]
+    given += [f"output.dir={tmp_path / 'e'}", "sampling.max_tokens=60"]
+    results, _ = run_evaluation(load_eval_config(None, given), trial=TRIAL)
+    assert {name: task.scores.answers for name, task in results.tasks.items()} == {"cut": 16, "leg_counting": 160}
+    tokens = results.models["tiny"].usage.completion_tokens
+    assert re.search(rf"^tiny: {tokens:,} answer tokens in \d+ s \([\d,]+ tokens/s\)$", capsys.readouterr().out, re.M)
+
+
 @pytest.mark.parametrize(
     ("answered", "truncated", "rest"),
     [
         (0.95, 0.0, "76 of 80 replies: set prompt.few_shot: 2 in the training config"),
         (0.05, 0.0, "4 of 80 replies: use a model that follows instructions"),
         (0.1, 0.9, "8 of 80 replies: raise --max-tokens"),
+        (0.0, 0.8, "0 of 80 replies: raise --max-tokens, or use a model that follows instructions"),
     ],
 )
 def test_the_effect_of_examples_is_reported(answered: float, truncated: float, rest: str) -> None:

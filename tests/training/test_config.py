@@ -150,6 +150,18 @@ def test_replacements_for_names_of_other_trainers_exist() -> None:
     assert named <= {*fields, *GRPOConfig.model_fields, *parts_of, "vllm", "mixed_precision", "num_return_sequences"}
 
 
+def test_advice_names_a_key_with_its_section(base: Path) -> None:
+    """Keys at the top level, which may exist in other sections too, are named as they are."""
+    with pytest.raises(ConfigError) as caught:
+        load_train_config(base, ["data.task_name=maze", "data.seed=1", "training.hub_model_id=me/x"])
+    advice = [
+        "data.task_name = .*: use tasks: ",
+        "data.seed = .*: use seed or splits.seed",
+        "training.*: use hub.repo_id",
+    ]
+    assert [each for each in advice if not re.search(each, str(caught.value))] == [], str(caught.value)
+
+
 def test_fields_that_other_sections_set_are_for_python_only(base: Path) -> None:
     """In Python, `GRPOConfig` has fields such as `seed` that a config sets in other sections. Resolved configs omit
     them from `training`."""

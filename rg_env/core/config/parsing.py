@@ -215,9 +215,9 @@ def unknown_key(schema: type[BaseModel], path: Keys, kind: str = "key") -> str:
 
 
 def _located(advice: str, schema: type[BaseModel], section: type[BaseModel]) -> str:
-    """Add its section to the key in "use KEY" if the key is in another section than `section`."""
+    """Add its section to the key in "use KEY" if the key is neither in `section` nor at the top level."""
     match = re.match(r"use (\w+)\b(?!\.)", advice)
-    if not match or match[1] in section.model_fields:
+    if not match or match[1] in {*section.model_fields, *schema.model_fields}:
         return advice
     paths = (".".join((*place, match[1])) for place, each in _sections(schema) if match[1] in each.model_fields)
     return advice.replace(match[1], next(paths, match[1]), 1)
