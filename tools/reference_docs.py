@@ -194,7 +194,7 @@ def parsers() -> list[tuple[str, CommandParser, str]]:
 def _usage(parser: argparse.ArgumentParser) -> str:
     """Return the parser's usage text in lines that fit on a page. argparse would wrap it at the terminal's width."""
     if parser.usage:
-        return parser.usage
+        return re.sub(r"\n +(?=rg-env)", "\n", parser.usage)
     parts = [parser.prog]
     for action in parser._actions:
         if action.dest != "help" and action.help != argparse.SUPPRESS:
@@ -221,6 +221,8 @@ def _metavar(action: argparse.Action) -> str:
     """Return the name of an option's value, or the empty string if it has none."""
     formatter = argparse.HelpFormatter("")
     default = action.dest.upper() if action.option_strings else action.dest
+    if action.nargs == argparse.REMAINDER:  # argparse shows "..."
+        return f"[{action.metavar} ...]"
     return "" if action.nargs == 0 else formatter._format_args(action, default)
 
 
@@ -306,12 +308,16 @@ def _default(field: Any) -> str:
 
 
 def _type(annotation: Any) -> str:
-    annotation = _plain(annotation)
-    origin = get_origin(annotation)
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _type(inner[0])
+    if origin in (Union, types.UnionType):
+        return " or ".join(_type(each) for each in inner if each is not type(None))
     if origin is Literal:
-        return " or ".join(f"`{choice}`" for choice in get_args(annotation))
+        return " or ".join(f"`{choice}`" for choice in inner)
     if origin in (list, tuple):
-        return f"list of {_type(get_args(annotation)[0])}"
+        kind = _type(inner[0])
+        return f"list of {kind}" + "s" * (not kind.endswith("`"))
     if origin is dict:
         return "mapping"
     return {int: "integer", float: "number", str: "string", bool: "boolean"}[annotation]

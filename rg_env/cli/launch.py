@@ -28,7 +28,11 @@ def add(commands: Any) -> None:
         advice="put options for rg-env train and a script's own arguments at the end, after `--`",
     )
     option, number = launch.add_argument, launch.number
-    option("script", help="config or script, such as configs/train/tiny.yaml or examples/train_minimal.py")
+    option(
+        "script",
+        metavar="CONFIG",
+        help="config or script, such as configs/train/tiny.yaml or examples/train_minimal.py",
+    )
     option("--model", help="model folder or name on the Hub (only for scripts, because a config names its own model)")
     option("--vllm-gpus", type=gpus, metavar="0", help="GPUs for vLLM; default: the first GPU not in --gpus")
     option("--gpus", type=gpus, metavar="1,2,3", help="GPUs for training; default: all GPUs that vLLM does not use")

@@ -75,10 +75,10 @@ def _export(options: argparse.Namespace) -> int:
 
 def _push(options: argparse.Namespace) -> int:
     require("huggingface_hub", "safetensors", "scipy", extra="train")
-    from rg_env.core.run_folder import other_structure
+    from rg_env.core.run_folder import damage_reported
     from rg_env.publish.push import PushRequest, preview, push
 
     request = request_of(PushRequest, options)
-    with end_signals_as_ctrl_c(), other_structure(options.path):
+    with end_signals_as_ctrl_c(), damage_reported(options.path):
         print(preview(request).rstrip() if options.dry_run else push(request, say))
     return 0

@@ -86,12 +86,12 @@ def _size(text: str) -> tuple[float, float]:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from rg_env.core.run_folder import other_structure
+    from rg_env.core.run_folder import damage_reported
     from rg_env.evaluation.report import write_report
 
     is_sweep = (options.source / "sweep.yaml").is_file() and any(options.source.glob("*/metrics.jsonl"))
     while True:
-        with other_structure(options.source):
+        with damage_reported(options.source):
             study = _study(options.source) if is_sweep else {}
         report = write_report(options.source, options.output, options.max_rollouts, refresh_s=options.watch, **study)
         if not (options.watch and report.is_unfinished):

@@ -71,10 +71,10 @@ def run(options: argparse.Namespace) -> int:
 def compare_runs(folder: Path) -> int:
     """Write and print the comparison for the sweep in `folder`, and return the exit code."""
     require("matplotlib", "rich", extra="eval")
-    from rg_env.core.run_folder import other_structure
+    from rg_env.core.run_folder import damage_reported
     from rg_env.jobs.comparison import compare, print_comparison, write_comparison
 
-    with other_structure(folder):
+    with damage_reported(folder):
         comparison = compare(folder)
         try:  # write the files before printing the table, because `| head` may close the pipe
             names = write_comparison(comparison)

@@ -64,7 +64,8 @@ def add(commands: Any) -> None:
     option("name", nargs="*", metavar="NAME", help="task to show (or several tasks with --audit)")
     option("--category", metavar="C", help="list only tasks in this category")
     columns = ["category", "name", "levels", "draw", "constant"]
-    option("--sort", choices=columns, default="category", help="column to sort the list by, in ascending order")
+    text = f"column to sort the list by, in ascending order: {', '.join(columns)}"
+    option("--sort", metavar="BY", choices=columns, default="category", help=text)
     tasks.flag("--json", help="print JSON instead of a table")
     option("--level", type=int, metavar="N", help="difficulty level of the task")
     tasks.number("--show", default=0, help="print N example rows of the task")

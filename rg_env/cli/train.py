@@ -71,8 +71,9 @@ def run(options: argparse.Namespace) -> int:
 
         start = check_start(config, resume=options.resume, checkpoint=options.checkpoint, wait=False)
         notes = [f"#   note        {note}" for note in start.notes]
-        print_plan(describe(config, start.train_rows), *notes)
-        if start.found_model and find_spec("torch"):
+        evaluated = (options.checkpoint or config.model.name) if options.eval_only else None
+        print_plan(describe(config, start.train_rows, evaluated), *notes)
+        if start.found_model and find_spec("torch") and not evaluated:  # the checks are about training
             print_model_checks(config)
         return 0
     require("torch", extra="train")

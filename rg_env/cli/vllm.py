@@ -14,8 +14,13 @@ def add(commands: Any) -> None:
         examples=["rg-env vllm Qwen/Qwen2.5-7B-Instruct --port 8000 --max-model-len 2048 --tensor-parallel-size 2"],
         advice="pass the model first, then vLLM's options: rg-env vllm MODEL ...",
     )
-    vllm.add_argument("model", help="model folder, LoRA adapter, name on the Hub, or 'tiny'")
-    vllm.add_argument("options", nargs=argparse.REMAINDER, metavar="option", help="any vLLM option")
+    vllm.add_argument("model", metavar="MODEL", help="model folder, LoRA adapter, name on the Hub, or 'tiny'")
+    vllm.add_argument(
+        "options",
+        nargs=argparse.REMAINDER,
+        metavar="vLLM option",
+        help="any of vLLM's options, such as --host and --port",
+    )
     vllm.set_defaults(run=_vllm)
 
 

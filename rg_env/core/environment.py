@@ -143,7 +143,7 @@ class Environment:
         train_rows: rows with `question` (text, prompted with `system_prompt`) or `prompt` (chat messages, or text to
             continue), and optionally `answer` (gold answer) and `info` (a mapping).
         eval_rows: the same for evaluation.
-        rewards: anything that `core.rewards.registry.resolve_rewards` accepts. By default, correctness (weight 1) and
+        rewards: anything that `resolve_rewards` accepts. By default, correctness (weight 1) and
             format with weight 0.1. An answer is correct if it equals the row's `answer` as a number or as text.
         system_prompt: instructions in addition to the question. This parameter and the following ones are explained
             at `ReasoningGym`.
@@ -159,7 +159,7 @@ class Environment:
     """
 
     manifest: dict[str, Any] | None = None
-    """The rows' manifest (`core.data.manifest`), or None for rows that rg_env did not draw."""
+    """The rows' manifest (`manifest.json` in a run), or None for rows that rg_env did not draw."""
     mixture: Mixture | None = None
     """The Reasoning Gym tasks, or None for the user's own rows."""
     offered: ClassVar[Sequence[str]] = OFFERED
@@ -321,9 +321,9 @@ class ReasoningGym(Environment):
         few_shot: messages before the question, or a number of examples. The examples are training questions of the
             same task, each with its gold answer in `<answer>` tags, and are never evaluation questions.
         grading: `"hardened"` for right or wrong, `"partial"` for partial credit for real progress, or `"upstream"` for
-            the library's own formulas (`core.grading.scoring`).
+            the library's own formulas.
         manifest: a run's `manifest.json`, or its contents. Raises `InputError` if the rows differ from that run's rows.
-        split_by: whether a row's `"problem"` or its `"question"` decides its split (`core.data.splits`).
+        split_by: whether a row's `"problem"` or its `"question"` decides its split.
         on_few: what to do if a task has fewer distinct questions than requested: `"repeat"` training questions and
             reduce the evaluation split, `"cap"` both splits, or raise an `"error"`.
         chat_template_kwargs: variables of the model's chat template, such as `{"enable_thinking": False}`.
@@ -384,7 +384,7 @@ class ReasoningGym(Environment):
         self.train_rows, self.eval_rows = self.to_examples(train), self.to_examples(evaluation)
 
     def to_examples(self, rows: Sequence[DrawnRow]) -> list[dict[str, Any]]:
-        """Convert rows from `core.data.dataset` to examples with this environment's prompt and grading."""
+        """Convert drawn rows to examples with this environment's prompt and grading."""
         return self.prompt_options.to_examples(rows)
 
 

@@ -397,7 +397,7 @@ def damaged(file: Path, reason: str) -> InputError:
 
 
 @contextmanager
-def other_structure(path: Path) -> Iterator[None]:
+def damage_reported(path: Path) -> Iterator[None]:
     """Turn errors from values of an unexpected type, in files that rg_env wrote, into the error for a damaged file."""
     try:
         yield

@@ -30,7 +30,7 @@ from rg_env.core.tasks.task_table import load_table
 from rg_env.core.text import json_problem, reason_of
 from rg_env.errors import InputError, MissingExtraError, how_to_install, unknown_name
 
-SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".eval")
+SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".eval")
 _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "task": ("task", "rg_task", "task_name", "dataset"),
     "question": ("question",),
@@ -130,9 +130,10 @@ def _of_file(file: Path, task: str | None) -> Iterator[GivenReply]:
         rows: Iterator[tuple[int, Any]] = enumerate(content, 1)
     elif file.suffix == ".jsonl":
         rows = _lines(file)
-    elif file.suffix == ".csv":
+    elif file.suffix in (".csv", ".tsv"):
         csv.field_size_limit(2**31 - 1)
-        rows = enumerate(csv.DictReader(file.read_text(encoding="utf-8-sig").splitlines(keepends=True)), 2)
+        lines, delimiter = file.read_text(encoding="utf-8-sig").splitlines(keepends=True), ",\t"[file.suffix == ".tsv"]
+        rows = enumerate(csv.DictReader(lines, delimiter=delimiter), 2)
     else:
         try:
             parquet: Any = importlib.import_module("pyarrow.parquet")

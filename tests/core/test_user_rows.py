@@ -94,9 +94,10 @@ def test_other_tools_files_are_read(tmp_path: Path) -> None:
     assert DataConfig(path=str(file), **columns).place("2 + 2, say") == f"line 1 of {file}"
     with pytest.raises(InputError, match="row 1: reward_model has no column 'gold'; it has 'ground_truth'"):
         load_rows([verl], **{**columns, "answer_column": "reward_model.gold"})
-    for separator in ";\t":
-        (tmp_path / "a.csv").write_text(f"question{separator}answer\n2 + 2, say{separator}4,5\n")
-        assert load_rows(str(tmp_path / "a.csv")) == [{"question": "2 + 2, say", "answer": "4,5"}]
+    for name, separator, column in (("a.csv", ";", "note"), ("a.csv", "\t", "note"), ("a.tsv", "\t", "note, if any")):
+        text = f"question{separator}answer{separator}{column}\n2 + 2, say{separator}4,5{separator}\n"
+        (tmp_path / name).write_text(text)
+        assert load_rows(str(tmp_path / name)) == [{"question": "2 + 2, say", "answer": "4,5"}]
 
 
 def test_equal_answers_are_repeats() -> None:

@@ -55,7 +55,7 @@ def _samples(tmp_path: Path) -> dict[str, Path]:
     info = {"rg_task": "gcd", "config": "{}", "entry": json.dumps(GCD)}
     chat = [{"role": "user", "content": GCD["question"]}]
     assistant = [{"role": "assistant", "content": text} for text in (RIGHT, WRONG)]
-    files = {name: tmp_path / name for name in ("rows", "verifiers", "lm_eval/m", "inspect", "csv", "parquet")}
+    files = {name: tmp_path / name for name in ("rows", "verifiers", "lm_eval/m", "inspect", "csv", "tsv", "parquet")}
     for folder in files.values():
         folder.mkdir(parents=True)
     rows = [{"task": "gcd", "entry": GCD, "reply": text, "model": "m"} for text in (RIGHT, WRONG)]
@@ -92,11 +92,12 @@ def _samples(tmp_path: Path) -> dict[str, Path]:
         archive.writestr("header.json", json.dumps({"eval": log["eval"]}))
         for sample in log["samples"]:
             archive.writestr(f"samples/{sample['id']}_epoch_1.json", json.dumps(sample))
-    found["csv"] = files["csv"] / "a.csv"
-    with found["csv"].open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["task", "entry", "response", "model"])
-        writer.writerows([["gcd", json.dumps(GCD), text, "m"] for text in (f"a\n{RIGHT}", WRONG)])
+    for kind, delimiter in {"csv": ",", "tsv": "\t"}.items():
+        found[kind] = files[kind] / f"a.{kind}"
+        with found[kind].open("w", newline="") as file:
+            writer = csv.writer(file, delimiter=delimiter)
+            writer.writerow(["task", "entry", "response", "model"])
+            writer.writerows([["gcd", json.dumps(GCD), text, "m"] for text in (f"a\n{RIGHT}", WRONG)])
     return found
 
 
@@ -305,7 +306,7 @@ def test_given_replies_have_no_defaults_from_other_rows(tmp_path: Path) -> None:
         ("log.json", {"eval": {"task": "gcd"}, "samples": [{"input": "x", "output": {"choices": [1]}}]}),
     ],
 )
-def test_files_with_another_structure_are_one_line_errors(tmp_path: Path, name: str, text: Any) -> None:
+def test_files_with_andamage_reported_are_one_line_errors(tmp_path: Path, name: str, text: Any) -> None:
     (tmp_path / name).write_text(json.dumps(text))
     with pytest.raises(InputError, match=f"{name}.* has not the structure") as caught:
         list(read_replies(tmp_path / name))

@@ -75,6 +75,12 @@ def test_eval_only_reproduces_the_evaluation_of_a_run(config: Path, overrides: l
     assert [rows.get("label") for rows in manifests[1]["evaluation_rows"]] == [None, "legs_1"]
 
 
+def test_the_plan_of_an_evaluation_has_no_training(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_cli(["train", str(config), "--eval-only", "--dry-run"]) == 0
+    topics = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("#   ")]
+    assert topics == ["model", "tasks", "tokens", "rewards", "evaluation", "held", "labels", "output", "note"]
+
+
 def test_invalid_arguments_are_refused(config: Path) -> None:
     for arguments, words in (
         (["--checkpoint", "x"], "--checkpoint requires --eval-only"),

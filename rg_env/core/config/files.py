@@ -259,7 +259,7 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
         raise InputError(f"cannot read the config {name}: it is not UTF-8 text") from error
     except (OSError, ValueError) as error:
         hint = _similar(file) if isinstance(error, FileNotFoundError) else ""
-        if file.suffix in (".jsonl", ".csv", ".parquet"):
+        if file.suffix in (".jsonl", ".csv", ".tsv", ".parquet"):
             hint = "a config is a YAML file; in it, set data.path to a file with questions"
         raise InputError(f"cannot read the config {name}: {reason_of(error)}{hint and f'; {hint}'}") from error
     values = {} if values is None else values

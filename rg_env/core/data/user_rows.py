@@ -34,7 +34,7 @@ from rg_env.core.tasks.task_table import load_table
 from rg_env.core.text import counted, file_part, json_problem, reason_of, shortened, similar_file
 from rg_env.errors import InputError
 
-FILES = (".csv", ".json", ".jsonl", ".parquet")
+FILES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 """Suffixes of data files. Any other name is a dataset on the Hub, unless a file has that name."""
 OWN_TASK = "own_task"
 """Key in a row's `info` for the data's name."""
@@ -57,7 +57,7 @@ class DataConfig(Section):
     renamed: ClassVar = OTHER_NAMES["data"]
 
     path: Text
-    """Path of a .csv, .json, .jsonl or .parquet file, or a dataset name on the Hugging Face Hub."""
+    """Path of a .csv, .tsv, .json, .jsonl or .parquet file, or a dataset name on the Hugging Face Hub."""
     name: Text | None = None
     """Name of the data in results and on model cards. Default: the name of the file or dataset."""
     config: Text | None = None
@@ -129,7 +129,7 @@ def load_rows(
     Each question is kept only once, so that it cannot be in both splits. The number of repeated questions is printed.
 
     Args:
-        source: a .csv, .json, .jsonl or .parquet file, a dataset name on the Hub, or rows. Answers may be
+        source: a .csv, .tsv, .json, .jsonl or .parquet file, a dataset name on the Hub, or rows. Answers may be
             numbers.
         question_column: name of the column with the questions.
         answer_column: name of the column with the gold answers.
@@ -343,7 +343,7 @@ def _read(name: str, config: str | None, split: str) -> Iterable[_Located]:
             f"for example with `iconv -f {encoding} -t utf-8`"
         ) from error
     lines = io.StringIO(text, newline="").readlines()  # unlike `splitlines`, this splits only at line breaks
-    return _csv_rows(lines, name) if kind == ".csv" else _json_rows(lines, name)
+    return _csv_rows(lines, name) if kind in (".csv", ".tsv") else _json_rows(lines, name)
 
 
 def _numbered(rows: Iterable[Any]) -> Iterator[_Located]:
@@ -353,7 +353,8 @@ def _numbered(rows: Iterable[Any]) -> Iterator[_Located]:
 def _csv_rows(lines: list[str], name: str) -> Iterator[_Located]:
     csv.field_size_limit(max(csv.field_size_limit(), sum(map(len, lines))))
     header = lines[0] if lines else ""  # spreadsheets in many languages separate columns with semicolons
-    delimiter = next((each for each in ";\t" if each in header and "," not in header), ",")
+    found = next((each for each in ";\t" if each in header and "," not in header), ",")
+    delimiter = "\t" if name.lower().endswith(".tsv") else found
     reader = csv.DictReader(lines, strict=True, delimiter=delimiter)
     read = 0
     try:

@@ -226,7 +226,7 @@ def plot_run(folder: Path, output: Path | None = None) -> Path | None:
     evaluations = read_evaluations(run)
     if not steps and not any(each.accuracies() for each in evaluations):
         return None
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    figure = Figure(figsize=(6.8, 4.2), layout="constrained")
     _draw_run(figure.subplots(), steps, evaluations)
     name = folder.resolve().name
     figure.suptitle(f"{evaluations[-1].title}\n{name}" if evaluations else name, fontsize=11)
@@ -244,7 +244,7 @@ def _draw_run(axes: Axes, steps: list[dict[str, Any]], evaluations: Sequence[Res
         if points:
             at, scores, accuracies, intervals = zip(*points, strict=True)
             look: dict[str, Any] = {"color": color, "marker": marker, "markersize": 5, "linewidth": 1.6, "capsize": 3}
-            text = f"accuracy, {label} ({scores[0].n} frozen questions)"
+            text = f"accuracy, {label} ({scores[0].n} questions)"
             axes.errorbar(at, accuracies, yerr=style.error_bars(accuracies, intervals), label=text, **look)
     axes.set(xlabel="optimizer step", ylabel="reward, accuracy (bars: 95% intervals)")
     style.label_whole_steps(axes)

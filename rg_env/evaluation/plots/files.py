@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rg_env.core.config.files import leaves
-from rg_env.core.run_folder import RunFolder, other_structure
+from rg_env.core.run_folder import RunFolder, damage_reported
 from rg_env.core.text import point_labels, short_keys
 from rg_env.errors import InputError, unknown_name
 from rg_env.evaluation.plots.curves import Curve, averaged, notes_on, plot_curves, read_curve
@@ -70,7 +70,7 @@ def plot_files(
         results = merged({str(file): read_results(file) for file in files})
         plot_results(_renamed(results, new_names(rename, list(results.models), "model")), output, title, size)
         return output, []
-    with other_structure(runs[0].parent):
+    with damage_reported(runs[0].parent):
         labels = _run_names(runs) if group is None else _settings(runs, group)
         names = new_names(rename, list(dict.fromkeys(labels)), "run" if group is None else "group")
         groups: dict[str, list[Curve]] = {name: [] for name in names.values()}

@@ -25,7 +25,7 @@ from urllib.parse import quote
 from pydantic import BaseModel
 
 from rg_env.core.files import written_aside
-from rg_env.core.run_folder import RunFolder, other_structure
+from rg_env.core.run_folder import RunFolder, damage_reported
 from rg_env.core.text import counted
 from rg_env.errors import InputError
 from rg_env.evaluation.questions import ROLLOUTS
@@ -95,7 +95,7 @@ def _pages(
     if source.is_file():
         if source.name == ROLLOUTS and RunFolder.is_run(source.parent):
             raise InputError(f"{source} is part of a training run: pass the run's folder, {source.parent}")
-        with other_structure(source):
+        with damage_reported(source):
             return results_page(source, limit), {}
     if not source.is_dir():
         raise InputError(f"{source} does not exist: pass the folder of a run or an evaluation, or a results file")
@@ -108,7 +108,7 @@ def _pages(
 
 def _page_of(folder: Path, limit: int) -> Page | None:
     """Return the content of the report on a run or an evaluation, or None for other folders."""
-    with other_structure(folder):
+    with damage_reported(folder):
         if RunFolder.is_run(folder):
             return run_page(folder, limit)
         return results_page(folder, limit) if (folder / ROLLOUTS).is_file() or results_files(folder) else None

@@ -44,8 +44,6 @@ _COMPARED = 5
 """Maximum number of models that the verdict compares with the first one."""
 _SIGNIFICANT = 0.05
 _DIFFERENCE = "difference"
-_FIRST = ("questions", "rollouts", "constant", "accuracy")
-"""Columns before the difference."""
 _NOTES = {
     "accuracy": "Means with 95% intervals, clustered by question.",
     "macro average": "Macro average: the unweighted mean over the tasks.",
@@ -296,8 +294,8 @@ def results_table(results: Results, kind: ModelKind, steps: Mapping[str, Results
             if pair:
                 difference = with_interval(pair.difference, pair.interval, sign=True)
                 compares = {_DIFFERENCE: difference, "p-value": p_shown(pair.p_value)}
-            start = {key: cells.get(key, cell(None)) for key in _FIRST}
-            rows.append({"task": name, kind: model, **start, **compares, **cells})
+            # the first columns are those that a phone shows
+            rows.append({"task": name, kind: model, "accuracy": cell(None), **compares, **cells})
 
     tasks = results.tasks
     titles: dict[TaskPart, str] = {"training": "training tasks", "held_out": "held-out tasks"}
@@ -387,7 +385,7 @@ def results_page(source: Path, limit: int) -> Page:
         sampled = [record for record in records if record.get("draw") != "greedy"]
         page.tasks, page.is_unfinished = _tasks_so_far(sampled), True
         rows = [
-            {"task": task.name, "model": name, "rollouts": f"{each.answers:,}", **figures_of(each)}
+            {"task": task.name, "model": name, **figures_of(each), "rollouts": f"{each.answers:,}"}
             for task in page.tasks
             for name, each in task.scores
         ]

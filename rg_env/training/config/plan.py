@@ -12,43 +12,54 @@ from rg_env.training.config.grpo import GRPOSettings
 from rg_env.training.config.schema import TrainConfig, evaluation_steps
 
 
-def describe(config: TrainConfig, own_rows: int | None = None) -> str:
+def describe(config: TrainConfig, own_rows: int | None = None, evaluated: str | None = None) -> str:
     """Return the resolved config as YAML, followed by the run's plan as comments."""
-    comments = (f"#   {line}" for line in plan(config, own_rows=own_rows))
+    comments = (f"#   {line}" for line in plan(config, own_rows=own_rows, evaluated=evaluated))
     return "\n".join([yaml12.to_yaml(config.resolved()).rstrip(), "", "# The plan", *comments])
 
 
-def plan(config: TrainConfig, processes: int | None = None, own_rows: int | None = None) -> list[str]:
+def plan(
+    config: TrainConfig, processes: int | None = None, own_rows: int | None = None, evaluated: str | None = None
+) -> list[str]:
     """Describe a run's plan, one topic per line.
 
     Args:
         processes: number of training processes. Default: the number that the launcher started.
         own_rows: number of training rows in `data`, if known.
+        evaluated: model or checkpoint of a run that evaluates without training.
     """
     training, evaluation, engine, hub = config.training_for(own_rows), config.evaluation, config.engine, config.hub
     processes = processes or world_size()
     parts = counted(training.accumulation(processes), "micro-batch")
-    place = "in the training process" if engine.kind == "embedded" else f"vLLM at {engine.host}:{engine.port}"
+    place = (
+        f"in {'this' if evaluated else 'the training'} process"
+        if engine.kind == "embedded"
+        else f"vLLM at {engine.host}:{engine.port}"
+    )
     how = "all weights" if config.lora is None else f"LoRA of rank {config.lora.r}"
-    lines = [
-        f"model       {config.model.name}, {how}; generation {place}",
+    training_lines = [
         f"steps       {training.max_steps} of {training.rollouts_per_step} rollouts: "
         f"{counted(training.prompts_per_step, 'prompt')} x {training.num_generations} "
         f"({counted(processes, 'process')} x {parts} of {training.micro_batch(processes)})",
         *_rows(config, training, own_rows),
+    ]
+    source = f"data        {config.data.path}" if config.data else f"tasks       {', '.join(config.tasks)}"
+    lines = [
+        f"model       {evaluated or f'{config.model.name}, {how}'}; generation {place}",
+        *([source] if evaluated else training_lines),
         f"tokens      up to {training.max_prompt_length} for the prompt and {training.max_tokens} for the answer",
         f"rewards     {', '.join(f'{reward.weight:g} {name}' for name, reward in config.rewards.items())}"
         f"; grading {config.grading}",
-        f"evaluation  {_evaluation(config, training.max_steps)}",
+        f"evaluation  {_evaluation(config, training.max_steps, when=not evaluated)}",
     ]
     sizes = {name: "{name} ({weight})".format(**evaluation.gym(name)) for name in evaluation.tasks}
     if evaluation.held_out:
         lines.append(f"held out    {', '.join(sizes[name] for name in evaluation.held_out)}")
     if evaluation.labels:
         lines.append(f"labels      {', '.join(f'{label}: {sizes[label]}' for label in evaluation.labels)}")
-    save = f"a checkpoint {_saved(config.output.save_every, training.max_steps)}"
-    lines.append(f"output      {config.output.dir or 'a fresh folder under outputs/'}, {save}")
-    if hub.enabled:
+    save = "" if evaluated else f", a checkpoint {_saved(config.output.save_every, training.max_steps)}"
+    lines.append(f"output      {config.output.dir or 'a fresh folder under outputs/'}{save}")
+    if hub.enabled and not evaluated:
         place = f"{hub.repo_id} on the Hugging Face Hub{' (private)' if hub.private else ''}"
         state = ", with the optimizer state" if hub.optimizer_state == "full" else ""
         lines.append(f"upload      {place}, {_saved(hub.every, training.max_steps)}{state}")
@@ -85,7 +96,7 @@ def _rows(config: TrainConfig, training: GRPOSettings, own_rows: int | None) -> 
         yield f"curriculum  {', '.join(drawn)}: a new question for each prompt, at its task's level"
 
 
-def _evaluation(config: TrainConfig, max_steps: int) -> str:
+def _evaluation(config: TrainConfig, max_steps: int, when: bool) -> str:
     evaluation = config.evaluation
     if not config.splits.num_eval_examples and not evaluation.tasks:
         return "none"
@@ -93,7 +104,7 @@ def _evaluation(config: TrainConfig, max_steps: int) -> str:
     # Only `after` determines whether the last step is followed by an evaluation.
     during = 0 < every < max_steps
     times = {"before": evaluation.before, _every(every): during, "after": evaluation.after}
-    when = ", ".join(name for name, wanted in times.items() if wanted) or "never"
+    at = ", ".join(name for name, wanted in times.items() if wanted) or "never"
     greedy = " and 1 greedy" if evaluation.greedy else ""
     answers = f"{evaluation.rollouts_per_example} sampled{greedy} for each"
-    return f"{counted(config.splits.num_eval_examples, 'question')}, answers: {answers}; {when}"
+    return f"{counted(config.splits.num_eval_examples, 'question')}, answers: {answers}{when * f'; {at}'}"

@@ -385,6 +385,26 @@ def test_an_index_links_to_its_runs(browser: Browser, tmp_path: Path) -> None:
     assert browser.texts("#verdicts .headline")[0].replace("\u00a0", " ").startswith("0.17 → 0.50, p = 0.500, n = 3")
 
 
+def test_a_phone_shows_the_accuracy_and_scrolls_only_the_page(
+    browser: Browser, evaluation_page: Path, in_browser: Callable[..., Browser]
+) -> None:
+    """The first columns fit a phone, the selected rollout has its full height, and shortened names keep their ends."""
+    metrics = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    try:
+        browser.open(evaluation_page)
+        assert browser.texts("#tables thead th")[:3] == ["task", "model", "accuracy"]
+        assert browser.run("const d = document.querySelector('.detail'); return d.scrollHeight <= d.clientHeight + 1")
+        assert browser.run("return document.documentElement.scrollWidth") == 390
+        names = [f"outputs/a-run-with-a-name/checkpoint-{step}" for step in (5, 10)]
+        in_browser([evaluation_record(name, 0, 0, True) for name in names])
+        shown = "return [...document.querySelectorAll('#bars .tick.end')].map((each) => each.firstChild.textContent)"
+        WebDriverWait(browser.driver, 30).until(lambda _: browser.run(shown))
+        assert sorted(text.split("…")[1] for text in browser.run(shown)) == ["int-10", "oint-5"]
+    finally:
+        browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
 def test_ten_thousand_rollouts_are_rendered_as_a_few_rows(in_browser: Callable[..., Browser]) -> None:
     """Only visible rows are in the document, and all can be reached. A filter for many steps takes a range instead of
     offering a list."""

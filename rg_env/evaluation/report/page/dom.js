@@ -56,8 +56,10 @@ function visible(text) {
   return [...parts, text.slice(end)];
 }
 
+/** Leaves out the middle: names of checkpoints differ at the end. */
 function shortened(text, length) {
-  return text.length > length ? `${text.slice(0, length - 1)}…` : text;
+  const end = length >> 1;
+  return text.length > length ? `${text.slice(0, length - 1 - end)}…${text.slice(-end)}` : text;
 }
 
 /** Calls `draw(width)` now and whenever the element's width changes. */

@@ -68,7 +68,7 @@ function nameOf(name, links) {
 
 /** Intervals are less prominent than values. */
 function cellOf(cell) {
-  const interval = /^([+-]?[\d.,]+)( \[.*\])$/.exec(cell);
+  const number = /^([+-]?[\d.,]+)( \[.*\])?$/.exec(cell);
   const signed = (text) => text.replace(/-(?=\d)/g, "\u2212");
-  return interval ? [signed(interval[1]), el("span", { class: "interval" }, signed(interval[2]))] : visible(cell);
+  return number ? [signed(number[1]), el("span", { class: "interval" }, signed(number[2] ?? ""))] : visible(cell);
 }
