@@ -87,6 +87,21 @@ assert 10 < sum("(-" in dataset[i]["question"] for i in range(40)) < 30
     run_code(code)
 
 
+def test_pool_matrix_says_what_to_do_at_the_edges() -> None:
+    code = """
+from rg_env.core.tasks import library, library_fixes
+library.import_only("pool_matrix", "reasoning_gym.algorithmic.pool_matrix")
+dataset = library.create("pool_matrix", {}, seed=1, size=1)
+before = dataset[0]
+library_fixes.fix_library("pool_matrix")
+rule = "If the kernel does not fit at the right or bottom edge, pool the elements that are there.\\n"
+assert before["question"].count("regions.\\n\\nYour") == 1
+assert dataset[0]["question"] == before["question"].replace("regions.\\n", "regions.\\n" + rule)
+assert dataset[0]["answer"] == before["answer"]
+"""
+    run_code(code)
+
+
 def test_propositional_logic_asks_for_more_than_a_premise() -> None:
     code = """
 from rg_env.core.tasks import library, library_fixes
@@ -94,7 +109,7 @@ library.import_only("propositional_logic", "reasoning_gym.logic.propositional_lo
 dataset = library.create("propositional_logic", {}, seed=1, size=1)
 before = dataset[0]
 library_fixes.fix_library("propositional_logic")
-rule = "- The conclusion must not follow from a single premise.\\n"
+rule = "- The conclusion must neither follow from a single premise nor merely join statements that do.\\n"
 assert dataset[0]["question"].replace(rule, "", 1) == before["question"] != dataset[0]["question"]
 assert dataset[0]["metadata"] == before["metadata"]
 """

@@ -11,6 +11,7 @@ proves that the reason applies to this answer, so that a bug of ours is not attr
 import functools
 import itertools
 import json
+import math
 import operator
 import re
 from collections.abc import Mapping
@@ -252,13 +253,23 @@ def no_clock(answer: str, entry: Entry) -> bool:
 def elapsed_time(answer: str, entry: Entry) -> bool:
     """Whether the answer is the actual elapsed time, and the stored answer differs. Whole days are ignored if the
     answer has none."""
+    return answer != entry["answer"] and abs(_seconds_short(answer, entry)) < 1e-6
+
+
+def rounded_minutes(answer: str, entry: Entry) -> bool:
+    """Whether the answer is the elapsed time rounded up to whole minutes."""
+    return answer.count(":") == 1 and -30 <= _seconds_short(answer, entry) < 0
+
+
+def _seconds_short(answer: str, entry: Entry) -> float:
+    """Return how many seconds the answer is below the elapsed time, or NaN if it is not a time."""
     match = re.fullmatch(r"(?:(\d+) days, )?(\d\d):(\d\d)(?::(\d\d(?:\.\d{3})?))?", answer)
-    if match is None or answer == entry["answer"]:
-        return False
+    if match is None:
+        return math.nan
     days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
     start, end = (datetime.fromisoformat(entry["metadata"][f"{edge}_time"]) for edge in ("start", "end"))
     apart = (end - start).total_seconds() - (86400 * days + 3600 * hours + 60 * minutes + seconds)
-    return abs(apart if match[1] else (apart + 43200) % 86400 - 43200) < 1e-6
+    return apart if match[1] else (apart + 43200) % 86400 - 43200
 
 
 def time_behind_weekday(answer: str, entry: Entry) -> bool:

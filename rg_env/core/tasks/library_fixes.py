@@ -8,8 +8,10 @@
 - basic_arithmetic tries every possible divisor of numbers with up to 24 digits, which can take days. The fix factors
   the numbers' greatest common divisor, which yields the same items.
 - game_of_life_halting prints only the edges of boards with more than 1,000 cells. The fix prints all cells.
+- pool_matrix does not say that regions at the edges are pooled even if the kernel does not fit. The fix adds a line to
+  the question.
 - power_function asks for `-3^2`, which is -9 by the usual precedence, but expects 9. The fix writes `(-3)^2`.
-- propositional_logic does not say that a restated premise is not a conclusion. The fix adds a line to the question.
+- propositional_logic does not say that restated premises are not a conclusion. The fix adds a line to the question.
 - time_intervals completes partial dates with today's date. The fix uses a fixed date.
 - Questions without a right answer, with several right answers, or with only a trivial answer are excluded (see
   `LEFT_OUT`):
@@ -35,6 +37,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from rg_env.core.grading.graders.algorithmic import POOLED_EDGES
 from rg_env.core.grading.graders.arithmetic import NEGATIVE_BASE
 from rg_env.core.grading.graders.games import captures
 from rg_env.core.grading.graders.gold import syllogism_follows
@@ -187,6 +190,10 @@ def _fix_game_of_life_halting(module: Any) -> None:
     cls.__getitem__ = complete
 
 
+def _fix_pool_matrix(module: Any) -> None:
+    module.QUESTION_TEMPLATE = module.QUESTION_TEMPLATE.replace("\n\n", f"\n{POOLED_EDGES}\n", 1)
+
+
 def _fix_power_function(module: Any) -> None:
     cls = module.PowerFunctionDataset
     draw = cls.__getitem__
@@ -199,7 +206,7 @@ def _fix_power_function(module: Any) -> None:
 
 
 def _fix_propositional_logic(module: Any) -> None:
-    rule = "- The conclusion must not follow from a single premise.\n"
+    rule = "- The conclusion must neither follow from a single premise nor merely join statements that do.\n"
     module.QUESTION_FORMAT = module.QUESTION_FORMAT.replace("- Use the following", rule + "- Use the following")
 
 
@@ -218,6 +225,7 @@ _FIXES = {
     "codeio": _fix_codeio,
     "game_of_life_halting": _fix_game_of_life_halting,
     "number_sequence": _fix_number_sequence,
+    "pool_matrix": _fix_pool_matrix,
     "power_function": _fix_power_function,
     "propositional_logic": _fix_propositional_logic,
     "time_intervals": _fix_time_intervals,

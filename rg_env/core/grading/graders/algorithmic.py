@@ -159,6 +159,8 @@ def _exact(texts: Sequence[str]) -> list[Fraction]:
 
 _ROUNDING = 0.005 + 1e-9
 """Tolerance for pool_matrix: half a unit in the second decimal place, because two decimal places are required."""
+POOLED_EDGES = "If the kernel does not fit at the right or bottom edge, pool the elements that are there.\n"
+"""The line that `library_fixes` adds to pool_matrix questions."""
 _JUG_MOVE = re.compile(
     r"(?P<kind>fill|empty) (?:jug )?(?P<jug>[a-z])"
     r"|pour (?:from )?(?:jug )?(?P<source>[a-z]) ?(?:-+>|=>|→|to|into) ?(?:jug )?(?P<target>[a-z])"
@@ -195,8 +197,19 @@ def game_of_life_halting(answer: str, entry: Entry, config: Config) -> float:
 
 def pool_matrix(answer: str, entry: Entry, config: Config) -> float:
     """Accept the complete pooled matrix, correct to at least two decimal places. There is partial credit only if more
-    cells are correct than in the best constant matrix."""
-    return common.grade_grid(answer, entry["metadata"]["solution"], entry["metadata"]["matrix"], _is_near)
+    cells are correct than in the best constant matrix.
+
+    The library pools the elements at the edges where the kernel does not fit, but its question does not say so. Without
+    `POOLED_EDGES` in the question, the matrix without these regions, as in most frameworks, is also right.
+    """
+    metadata = entry["metadata"]
+    pooled, matrix = metadata["solution"], metadata["matrix"]
+    value = common.grade_grid(answer, pooled, matrix, _is_near)
+    if value < 1 and (size := metadata.get("pool_size")) and POOLED_EDGES not in entry["question"]:
+        inner = [row[: len(matrix[0]) // size] for row in pooled[: len(matrix) // size]]
+        if inner and inner[0] and common.grade_grid(answer, inner, (), _is_near) == 1:
+            return 1.0
+    return value
 
 
 def _is_near(cell: str, value: float) -> bool:
@@ -298,8 +311,8 @@ def letter_jumble(answer: str, entry: Entry, config: Config) -> float:
 
 
 def sentence_reordering(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the story's sentence in any letter case and with any quotation marks. Words in the right position get
-    partial credit, not counting words that are already in the right position in the question.
+    """Accept the story's sentence in any letter case and with any quotation marks and commas. Words in the right
+    position get partial credit, not counting words that are already in the right position in the question.
 
     If a word occurs twice, the library stores both occurrences at the position of the first, but the original sentence
     is also accepted.
@@ -312,7 +325,8 @@ def sentence_reordering(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _sentence(text: str) -> str:
-    return re.sub('["“”„«»`]', "", text).strip().lstrip(_QUOTES).rstrip(_QUOTES + ".!?").casefold()
+    text = re.sub('["“”„«»`]', "", text.replace("’", "'"))
+    return re.sub(r"[,;](?!\S)", "", text).strip().lstrip(_QUOTES).rstrip(_QUOTES + ".!?").casefold()
 
 
 def _in_place(words: Sequence[str], gold: str, start: str) -> float:

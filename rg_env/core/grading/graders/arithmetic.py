@@ -279,8 +279,8 @@ def _probability(text: str) -> Fraction:
 
 
 def time_intervals(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the elapsed time in any format. Seconds are optional if the requested format does not include them. The
-    `D` of a format such as `D days` may be copied, as in `11 D days` and `D = 11`."""
+    """Accept the elapsed time in any format. If the requested format does not include seconds, they are optional, and
+    the minutes may be rounded or, as in the stored answer, truncated. The `D` of a format such as `D days` may be copied, as in `11 D days` and `D = 11`."""
     metadata = entry["metadata"]
     if metadata["expected_format"].startswith("D"):
         answer = _COPIED_D.sub(r"\1\2", answer)
@@ -292,8 +292,10 @@ def time_intervals(answer: str, entry: Entry, config: Config) -> float:
 
 def _right(entry: Entry) -> set[timedelta]:
     elapsed = _elapsed(entry)
-    whole_minutes = entry["metadata"]["expected_format"].endswith("HH:MM")
-    return {elapsed, elapsed - elapsed % timedelta(minutes=1)} if whole_minutes else {elapsed}
+    if not entry["metadata"]["expected_format"].endswith("HH:MM"):
+        return {elapsed}
+    minute = timedelta(minutes=1)
+    return {elapsed, *(time - time % minute for time in (elapsed, elapsed + minute / 2))}
 
 
 def elapsed_time(entry: Entry) -> str:

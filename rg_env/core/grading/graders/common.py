@@ -36,8 +36,12 @@ def text(answer: str, entry: Entry, config: Config) -> float:
 
 
 def word(answer: str, entry: Entry, config: Config) -> float:
-    """Accept the stored answer in any letter case and with any spacing."""
-    return answer.casefold().split() == str(entry["answer"]).casefold().split()
+    """Accept the stored answer in any letter case, with any spacing, and with typographic apostrophes."""
+    return _words(answer) == _words(str(entry["answer"]))
+
+
+def _words(text: str) -> list[str]:
+    return text.replace("’", "'").casefold().split()
 
 
 def exact_number(answer: str, entry: Entry, config: Config) -> float:
