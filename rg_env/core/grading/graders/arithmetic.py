@@ -280,7 +280,8 @@ def _probability(text: str) -> Fraction:
 
 def time_intervals(answer: str, entry: Entry, config: Config) -> float:
     """Accept the elapsed time in any format. If the requested format does not include seconds, they are optional, and
-    the minutes may be rounded or, as in the stored answer, truncated. The `D` of a format such as `D days` may be copied, as in `11 D days` and `D = 11`."""
+    the minutes may be rounded or, as in the stored answer, truncated. The `D` of a format such as `D days` may be
+    copied, as in `11 D days` and `D = 11`."""
     metadata = entry["metadata"]
     if metadata["expected_format"].startswith("D"):
         answer = _COPIED_D.sub(r"\1\2", answer)
