@@ -67,7 +67,7 @@ print(json.dumps(codes))
 """Runs each command in a fork of one process, because the imports take longest."""
 
 
-def rg_env(*arguments: str, code: str = COMMAND, **variables: str) -> subprocess.CompletedProcess[str]:
+def without_torch(*arguments: str, code: str = COMMAND, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run `rg-env` without any login; a line on standard error reports that torch was imported."""
     command = [sys.executable, "-c", code, *arguments]
     environment = {**NO_LOGIN, **variables}
@@ -77,13 +77,13 @@ def rg_env(*arguments: str, code: str = COMMAND, **variables: str) -> subprocess
 
 
 def train(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return rg_env("train", "run.yaml", *arguments, **variables)
+    return without_torch("train", "run.yaml", *arguments, **variables)
 
 
 def test_problems_are_reported_on_one_line(here: Path) -> None:
     """Training and other commands refuse invalid arguments, data and models before torch is imported."""
     cases = data("command_mistakes")["rg-env"]
-    done = rg_env(json.dumps([shlex.split(command) for command, _ in cases]), code=COMMANDS)
+    done = without_torch(json.dumps([shlex.split(command) for command, _ in cases]), code=COMMANDS)
     assert done.returncode == 0, done.stderr
     for number, (code, (command, words)) in enumerate(
         zip(json.loads(done.stdout.splitlines()[-1]), cases, strict=True)
@@ -125,13 +125,13 @@ def test_variables_of_the_chat_template_are_checked_before_weights_are_loaded(he
         run_config(config)
 
 
-def test_a_server_that_has_not_started(here: Path) -> None:
+def test_a_server_that_has_not_started(here: Path, rg_env: Callable[..., tuple[int, str, str]]) -> None:
     """A dry run prints a note; a run waits for the server and then raises an error."""
-    done = train("engine.kind=vllm", "engine.port=1", "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert "\n#   note        a vLLM server must answer at 127.0.0.1:1 when" in done.stdout
-    done = train("engine.kind=vllm", "engine.port=1", "engine.connect_timeout=0.1")
-    assert "no vLLM server at 127.0.0.1:1 within 0.1 s" in done.stderr
+    code, printed, errors = rg_env("train", "run.yaml", "engine.kind=vllm", "engine.port=1", "--dry-run")
+    assert code == 0, errors
+    assert "\n#   note        a vLLM server must answer at 127.0.0.1:1 when" in printed
+    _, _, errors = rg_env("train", "run.yaml", "engine.kind=vllm", "engine.port=1", "engine.connect_timeout=0.1")
+    assert "no vLLM server at 127.0.0.1:1 within 0.1 s" in errors
 
 
 @pytest.mark.parametrize(
@@ -187,14 +187,14 @@ def test_rows_with_long_prompts(here: Path, rg_env: Callable[..., tuple[int, str
     assert re.search(r"#   memory      each process needs about", printed)
 
 
-def test_the_rows_of_own_data(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_rows_of_own_data(here: Path, rg_env: Callable[..., tuple[int, str, str]]) -> None:
     """All questions except those for evaluation are used for training, as the plan shows."""
     overrides = ["tasks=null", "data.path=data.jsonl", "splits.num_eval_examples=8"]
     start = check_start(load_train_config("run.yaml", overrides))
     assert start.rows is not None
     assert [len(rows) for rows in start.rows] == [32, 8]
-    done = train(*overrides, "--dry-run")
-    assert "\n#   data        data.jsonl\n#   questions   32 to train on, 3200 prompts: 100 epochs\n" in done.stdout
+    _, printed, _ = rg_env("train", "run.yaml", *overrides, "--dry-run")
+    assert "\n#   data        data.jsonl\n#   questions   32 to train on, 3200 prompts: 100 epochs\n" in printed
     epochs = load_train_config("run.yaml", [*overrides, "training.num_train_epochs=3"])
     assert (epochs.training_for(start.train_rows).max_steps, epochs.training_for()) == (6, epochs.training)
     with pytest.raises(InputError, match="it has 'question', 'answer'"):
