@@ -28,6 +28,8 @@ _PRELOADED = (
     "accelerate.commands.launch", "matplotlib.pyplot",
 )  # fmt: skip
 _READ_ON_IMPORT = ("HF_", "OMP_", "TRANSFORMERS_", "MPL", "PYTHONHASHSEED")
+_PREPARED = {"HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"}
+"""What `prepare_process` sets: in the process that forks, in most programs, and in tests that run a command."""
 
 
 @contextlib.contextmanager
@@ -63,7 +65,7 @@ def _read(connection: socket.socket) -> str:
 
 
 def _read_on_import(environment: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(_READ_ON_IMPORT)}
+    return {name: value for name, value in {**_PREPARED, **environment}.items() if name.startswith(_READ_ON_IMPORT)}
 
 
 def _pass_on(arguments: list[str]) -> None:

@@ -1,0 +1,20 @@
+"""Programs that begin with `PYTHON` are forks, also after a test ran a command in its own process."""
+
+import os
+import subprocess
+from collections.abc import Callable
+
+import pytest
+from forked_python import PYTHON
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forks")]
+PROGRAM = "import sys; print('rg_env.training.trainer' in sys.modules)"
+
+
+@pytest.mark.parametrize(("variables", "forked"), [({}, True), ({"HF_ENDPOINT": "http://127.0.0.1:9"}, False)])
+def test_libraries_are_there_at_the_start(rg_env: Callable[..., object], variables: dict[str, str], forked: bool) -> None:
+    """Variables that libraries read when they are imported make a program start as usual."""
+    rg_env("tasks")  # sets variables of this process
+    environment = {**os.environ, **variables}
+    done = subprocess.run([*PYTHON, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{forked}\n"
