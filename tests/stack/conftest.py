@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from shared_folders import shared_folder
 from stack_server import REPOSITORY, RunningServer, cpu_environment
 
 from rg_env.tiny import POLICY_DIR
@@ -50,9 +51,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(1200))
             if importlib.util.find_spec("vllm") is None:
                 item.add_marker(pytest.mark.skip(reason=HOW_TO))
-    # The file with the test that ends the server comes last, because a worker may use its server for several files.
-    ends = [item for item in items if "server_to_end" in getattr(item, "fixturenames", ())]
-    items.sort(key=lambda item: (item.path in {end.path for end in ends}, item in ends))
+            # One worker starts the server for all tests that use it; the others run one file each.
+            group = "server" if "server" in getattr(item, "fixturenames", ()) else item.path.stem
+            item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: "server_to_end" in getattr(item, "fixturenames", ()))  # the test that ends it is last
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -60,12 +62,13 @@ def kept_drawers() -> None:
     """Keep no processes, because some of these tests check that none is left."""
 
 
-@pytest.fixture(scope="package", autouse=True)
-def small_machine() -> Iterator[None]:
-    """Keep tests off GPUs and the hub, and let vLLM share the cores with the trainer."""
+@pytest.fixture(scope="session", autouse=True)
+def small_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep tests off GPUs, the hub and the user's data sets, and let vLLM share the cores with the trainer."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {
             "HF_HUB_OFFLINE": "1",
+            "HF_DATASETS_CACHE": str(shared_folder(tmp_path_factory) / "datasets"),
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "CUDA_VISIBLE_DEVICES": "",
         }.items():

@@ -1,9 +1,7 @@
 """Tests of `configs/lm_eval` with `lm_eval` itself, on small data with the real data sets' columns."""
 
 import json
-import os
 import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,13 +11,14 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 from chat_server import ChatServer, completion
+from forked_python import PYTHON
 from starlette.responses import JSONResponse
 
 from rg_env.core.data.dataset import build_rows
 from rg_env.core.prompts import SYSTEM_PROMPT
 from rg_env.tiny import POLICY_DIR, TASKS
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forks")]
 ROOT = Path(__file__).parents[2]
 PROMPT = yaml.safe_load((ROOT / "configs/prompts/deepseek_zero.yaml").read_text())["prompt"]["system_prompt"]
 GSM8K = [
@@ -60,11 +59,10 @@ def _write(folder: Path, configs: Mapping[str, Mapping[str, list[dict[str, Any]]
 
 def _lm_eval(folder: Path, *arguments: str) -> dict[str, Any]:
     """Run `lm_eval` in `folder`, which contains its data sets, and return its results."""
-    command = [str(Path(sys.executable).with_name("lm_eval")), *arguments, "--include_path",
+    command = [*PYTHON, "-m", "lm_eval", *arguments, "--include_path",
                str(ROOT / "configs" / "lm_eval"), "--apply_chat_template", "--output_path", "out.json",
                "--log_samples"]  # fmt: skip
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(folder / "cache")}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     (file,) = folder.glob("out_*.json")
     found: dict[str, Any] = json.loads(file.read_text())["results"]
@@ -85,7 +83,7 @@ def chat() -> Iterator[ChatServer]:
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory, chat: ChatServer) -> Asked:
+def asked(tmp_path_factory: pytest.TempPathFactory, chat: ChatServer, forks: None) -> Asked:
     """Evaluate an endpoint with prepared answers on the three shipped tasks."""
     folder = tmp_path_factory.mktemp("lm_eval")
     train = [

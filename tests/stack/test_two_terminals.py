@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from forked_python import PYTHON
+from process_scripts import accelerate
 from stack_server import REPOSITORY, RunningServer, cpu_environment
 from transformers import AutoModelForCausalLM
 
@@ -20,7 +22,8 @@ from rg_env.errors import ServerError
 from rg_env.publish.export import ExportRequest, export
 from rg_env.training import EngineConfig, GRPOTrainer, default_config, load_policy
 
-PYTHON = Path(sys.executable)
+PROGRAMS = Path(sys.executable).parent
+pytestmark = pytest.mark.usefixtures("forks")
 # Like examples/train_ultra_minimal.py, but with fewer evaluation problems, because two cores both serve and train.
 SCRIPT = """
 import json, sys
@@ -49,7 +52,7 @@ def start(folder: Path, server: RunningServer, *launcher: str, **options: Any) -
     (folder / "script.py").write_text(SCRIPT)
     options["engine"] = {"port": server.port, **options.get("engine", {})}
     return subprocess.Popen(
-        [*(launcher or [str(PYTHON)]), "script.py", json.dumps(options)],
+        [*(launcher or PYTHON), "script.py", json.dumps(options)],
         cwd=folder,
         env=cpu_environment(),
         stdout=subprocess.PIPE,
@@ -78,15 +81,19 @@ def steps(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("config", "exported_from"),
-    [("zero3_cpu.yaml", "ZeRO-3 shards of 2 processes, step 6"), ("fsdp2_cpu.yaml", "safetensors, step 6")],
-)
+    ("launcher", "exported_from"),
+    [
+        ([str(PROGRAMS / "accelerate"), "launch", "--config-file", str(REPOSITORY / "configs" / "zero3_cpu.yaml")],
+         "ZeRO-3 shards of 2 processes, step 6"),
+        (accelerate("fsdp2_cpu.yaml"), "safetensors, step 6"),
+    ],
+    ids=["zero3", "fsdp2"],
+)  # fmt: skip
 def test_two_processes_train_a_sharded_model(
-    server: RunningServer, tmp_path: Path, config: str, exported_from: str
+    server: RunningServer, tmp_path: Path, launcher: list[str], exported_from: str
 ) -> None:
     """Rewards rise more than they would with a broken loss or stale weights. The checkpoint can be loaded, and its
     export has the same weights and passes verification."""
-    launcher = [str(PYTHON.with_name("accelerate")), "launch", "--config-file", str(REPOSITORY / "configs" / config)]
     process = start(tmp_path, server, *launcher, max_steps=6)
     output = finish(process)
     assert process.returncode == 0, output[-3000:]

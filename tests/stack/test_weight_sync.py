@@ -3,7 +3,6 @@
 import asyncio
 import re
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ import httpx
 import pytest
 import torch
 from accelerate import Accelerator
+from forked_python import PYTHON
 from repeating_server import RepeatingServer
 from stack_server import perturb
 from starlette.requests import Request
@@ -207,7 +207,9 @@ def test_a_canceled_generation_ends_on_the_server(server: Any, model: Any, engin
     assert engine.generate([PROMPT], Sampling(max_tokens=1))
 
 
-def test_a_trainer_can_sync_after_another_was_killed_during_a_sync(server: Any, model: Any, engine_of: Any) -> None:
+def test_a_trainer_can_sync_after_another_was_killed_during_a_sync(
+    server: Any, model: Any, engine_of: Any, forks: None
+) -> None:
     script = f"""
 import os
 from accelerate import Accelerator
@@ -222,7 +224,7 @@ engine = Vllm(cpu, policy.model, policy.tokenizer, config, strategy=strategy, **
 engine.server.post("/start_weight_update")
 os.kill(os.getpid(), 9)
 """
-    assert subprocess.run([sys.executable, "-c", script], timeout=600, check=False).returncode == -9
+    assert subprocess.run([*PYTHON, "-c", script], timeout=600, check=False).returncode == -9
     perturb(model)
     engine_of(model).sync()
     assert difference(server, model) < 1e-3
