@@ -28,7 +28,8 @@ _PRELOADED = (
     "accelerate.commands.launch", "matplotlib.pyplot",
 )  # fmt: skip
 _READ_ON_IMPORT = ("HF_", "OMP_", "TRANSFORMERS_", "MPL", "PYTHONHASHSEED")
-_PREPARED = {"HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"}
+_READ_LATER = "HF_DATASETS_"  # `datasets` is not preloaded
+_PREPARED = {"TRANSFORMERS_VERBOSITY": "error"}
 """What `prepare_process` sets: in the process that forks, in most programs, and in tests that run a command."""
 
 
@@ -65,7 +66,9 @@ def _read(connection: socket.socket) -> str:
 
 
 def _read_on_import(environment: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in {**_PREPARED, **environment}.items() if name.startswith(_READ_ON_IMPORT)}
+    found = {**_PREPARED, **environment}
+    names = [each for each in found if each.startswith(_READ_ON_IMPORT) and not each.startswith(_READ_LATER)]
+    return {name: found[name] for name in names}
 
 
 def _pass_on(arguments: list[str]) -> None:

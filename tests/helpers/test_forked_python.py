@@ -12,7 +12,9 @@ PROGRAM = "import sys; print('rg_env.training.trainer' in sys.modules)"
 
 
 @pytest.mark.parametrize(("variables", "forked"), [({}, True), ({"HF_ENDPOINT": "http://127.0.0.1:9"}, False)])
-def test_libraries_are_there_at_the_start(rg_env: Callable[..., object], variables: dict[str, str], forked: bool) -> None:
+def test_libraries_are_there_at_the_start(
+    rg_env: Callable[..., object], variables: dict[str, str], forked: bool
+) -> None:
     """Variables that libraries read when they are imported make a program start as usual."""
     rg_env("tasks")  # sets variables of this process
     environment = {**os.environ, **variables}

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from shared_folders import shared_folder
 from stack_server import REPOSITORY, RunningServer, cpu_environment
 
 from rg_env.tiny import POLICY_DIR
@@ -63,12 +62,11 @@ def kept_drawers() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def small_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep tests off GPUs, the hub and the user's data sets, and let vLLM share the cores with the trainer."""
+def small_machine() -> Iterator[None]:
+    """Keep tests off GPUs and the hub, and let vLLM share the cores with the trainer."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {
             "HF_HUB_OFFLINE": "1",
-            "HF_DATASETS_CACHE": str(shared_folder(tmp_path_factory) / "datasets"),
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "CUDA_VISIBLE_DEVICES": "",
         }.items():

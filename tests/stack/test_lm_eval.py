@@ -1,6 +1,7 @@
 """Tests of `configs/lm_eval` with `lm_eval` itself, on small data with the real data sets' columns."""
 
 import json
+import os
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -62,7 +63,8 @@ def _lm_eval(folder: Path, *arguments: str) -> dict[str, Any]:
     command = [*PYTHON, "-m", "lm_eval", *arguments, "--include_path",
                str(ROOT / "configs" / "lm_eval"), "--apply_chat_template", "--output_path", "out.json",
                "--log_samples"]  # fmt: skip
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "HF_DATASETS_CACHE": str(folder / "cache")}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     (file,) = folder.glob("out_*.json")
     found: dict[str, Any] = json.loads(file.read_text())["results"]
