@@ -28,7 +28,8 @@ _PRELOADED = (
     "accelerate.commands.launch", "matplotlib.pyplot",
 )  # fmt: skip
 _READ_ON_IMPORT = ("HF_", "OMP_", "TRANSFORMERS_", "MPL", "PYTHONHASHSEED")
-_READ_LATER = "HF_DATASETS_"  # `datasets` is not preloaded
+_READ_AGAIN = ("HF_ENDPOINT", "HF_HOME", "HF_TOKEN")  # by huggingface_hub, when a fork starts
+_READ_LATER = ("HF_DATASETS_", "HF_XET_")  # `datasets` and `hf_xet` are not preloaded
 _PREPARED = {"TRANSFORMERS_VERBOSITY": "error"}
 """What `prepare_process` sets: in the process that forks, in most programs, and in tests that run a command."""
 
@@ -67,7 +68,8 @@ def _read(connection: socket.socket) -> str:
 
 def _read_on_import(environment: dict[str, str]) -> dict[str, str]:
     found = {**_PREPARED, **environment}
-    names = [each for each in found if each.startswith(_READ_ON_IMPORT) and not each.startswith(_READ_LATER)]
+    fixed = [each for each in found if each.startswith(_READ_ON_IMPORT)]
+    names = [each for each in fixed if each not in _READ_AGAIN and not each.startswith(_READ_LATER)]
     return {name: found[name] for name in names}
 
 
@@ -177,6 +179,7 @@ def _reap(running: dict[int, socket.socket], selector: Any) -> None:
 def _run(asked: Any, streams: list[int]) -> None:
     """Be the program: take its streams, folder, environment and arguments, run it, and exit."""
     import atexit
+    import importlib
     import io
     import runpy
     import threading
@@ -196,6 +199,7 @@ def _run(asked: Any, streams: list[int]) -> None:
     sys.stdout = io.TextIOWrapper(open(1, "wb", 0 if unbuffered else -1), **options)  # noqa: SIM115
     sys.stderr = io.TextIOWrapper(open(2, "wb", 0), errors="backslashreplace", **options)  # noqa: SIM115
     np.random.seed()
+    importlib.reload(sys.modules["huggingface_hub.constants"])
     arguments = list(asked["arguments"])
     code = 0
     try:
