@@ -147,8 +147,12 @@ def test_no_other_module_starts_processes() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
             names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
-            is_fork = ast.unparse(node) in ("os.fork", "os.posix_spawn", "os.system", "os.popen")
-            if is_fork or {"subprocess", "multiprocessing", "pty"} & {name.partition(".")[0] for name in names}:
+            started = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
+            if started in ("os.fork", "os.posix_spawn", "os.system", "os.popen") or {
+                "subprocess",
+                "multiprocessing",
+                "pty",
+            } & {name.partition(".")[0] for name in names}:
                 found.add(str(path.relative_to(package)))
     assert found == {"core/processes.py"}
 
