@@ -23,6 +23,23 @@ assert time.process_time() - start < 1
     run_code(code)
 
 
+def test_a_grid_with_more_blocks_than_colors_is_drawn_again() -> None:
+    """Draws 16 and 98 would never end, and all others are unchanged."""
+    code = """
+import resource
+from rg_env.core.data.items import ItemStream
+from rg_env.core.tasks import library, library_fixes
+resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+library.import_only("arc_1d", "reasoning_gym.arc.arc_1d")
+stream = ItemStream("arc_1d", {"min_size": 10, "max_size": 100}, 0)
+before = {i: stream.draw(i) for i in range(120) if i not in (16, 98)}
+library_fixes.fix_library("arc_1d")
+assert {i: stream.draw(i) for i in before} == before
+assert all("recolor_blocks_from_palette" in repr(stream.draw(i)) for i in (16, 98))
+"""
+    run_code(code)
+
+
 def test_divisors_are_found_by_factoring() -> None:
     """The divisors and their order are unchanged, and those of large numbers are found in seconds."""
     code = """

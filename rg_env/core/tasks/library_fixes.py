@@ -5,6 +5,8 @@
 - number_sequence squares numbers until they have millions of digits, and then rejects the sequence. Five draws in a
   thousand would take seconds or longer, and some of them hours. The fix rejects a sequence as soon as a number is
   huge, which yields the same items.
+- arc_1d draws distinct colors for any number of blocks, which never ends if a long grid has more than nine. The fix
+  draws the example again.
 - basic_arithmetic tries every possible divisor of numbers with up to 24 digits, which can take days. The fix factors
   the numbers' greatest common divisor, which yields the same items.
 - game_of_life_halting prints only the edges of boards with more than 1,000 cells. The fix prints all cells.
@@ -34,6 +36,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -115,6 +118,28 @@ def left_out(task: str, entry: Mapping[str, Any]) -> str:
     """Return the reason why `entry` is excluded (see `LEFT_OUT`), or "" if it is kept."""
     reason, fails = LEFT_OUT.get(task, ("", bool))
     return reason if fails(entry) else ""
+
+
+def _fix_arc_1d(module: Any) -> None:
+    name = "recolor_blocks_from_palette"
+    tasks = importlib.import_module("reasoning_gym.arc.arc_1d_tasks").ARC_1D_TASKS
+    recolor, options = tasks[name]
+
+    def with_enough_colors(rng: Random, size: int) -> Any:
+        state, starts, start = rng.getstate(), list[int](), 0
+        length = rng.randint(2, 4)
+        while start + length <= size:  # the library's first draws: where blocks start
+            is_block = rng.random() < 0.4
+            starts += [start] * is_block
+            start += length + 1 if is_block else 1
+        while starts and starts[-1] + length + len(starts) + 1 >= size:
+            starts.pop()
+        if len(starts) > 9:
+            return None
+        rng.setstate(state)
+        return recolor(rng, size)
+
+    tasks[name] = (with_enough_colors, options)
 
 
 def _fix_basic_arithmetic(module: Any) -> None:
@@ -221,6 +246,7 @@ def _fix_time_intervals(module: Any) -> None:
 
 
 _FIXES = {
+    "arc_1d": _fix_arc_1d,
     "basic_arithmetic": _fix_basic_arithmetic,
     "codeio": _fix_codeio,
     "game_of_life_halting": _fix_game_of_life_halting,
