@@ -23,10 +23,11 @@ assert time.process_time() - start < 1
     run_code(code)
 
 
-def test_a_grid_with_more_blocks_than_colors_is_drawn_again() -> None:
-    """Draws 16 and 98 would never end, and all others are unchanged."""
+def test_a_grid_with_more_blocks_than_colors_has_fewer_blocks() -> None:
+    """Draws 16 and 98 would never end, and all others are unchanged. Grids of any length are drawn."""
     code = """
 import resource
+from random import Random
 from rg_env.core.data.items import ItemStream
 from rg_env.core.tasks import library, library_fixes
 resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
@@ -36,6 +37,12 @@ before = {i: stream.draw(i) for i in range(120) if i not in (16, 98)}
 library_fixes.fix_library("arc_1d")
 assert {i: stream.draw(i) for i in before} == before
 assert all("recolor_blocks_from_palette" in repr(stream.draw(i)) for i in (16, 98))
+from reasoning_gym.arc.arc_1d_tasks import ARC_1D_TASKS
+recolor, _ = ARC_1D_TASKS["recolor_blocks_from_palette"]
+for example in filter(None, [recolor(Random(seed), 1000) for seed in range(50)]):
+    question, answer = example["input"], example["output"]
+    assert len(question) == len(answer) == 1000
+    assert set(answer) <= set(question) and question != answer
 """
     run_code(code)
 

@@ -6,7 +6,7 @@
   thousand would take seconds or longer, and some of them hours. The fix rejects a sequence as soon as a number is
   huge, which yields the same items.
 - arc_1d draws distinct colors for any number of blocks, which never ends if a long grid has more than nine. The fix
-  draws the example again.
+  puts blocks only into the first 40 cells of such a grid.
 - basic_arithmetic tries every possible divisor of numbers with up to 24 digits, which can take days. The fix factors
   the numbers' greatest common divisor, which yields the same items.
 - game_of_life_halting prints only the edges of boards with more than 1,000 cells. The fix prints all cells.
@@ -121,7 +121,7 @@ def left_out(task: str, entry: Mapping[str, Any]) -> str:
 
 
 def _fix_arc_1d(module: Any) -> None:
-    name = "recolor_blocks_from_palette"
+    name, safe = "recolor_blocks_from_palette", 40  # ten blocks of two cells and their colors do not fit into 40 cells
     tasks = importlib.import_module("reasoning_gym.arc.arc_1d_tasks").ARC_1D_TASKS
     recolor, options = tasks[name]
 
@@ -134,10 +134,11 @@ def _fix_arc_1d(module: Any) -> None:
             start += length + 1 if is_block else 1
         while starts and starts[-1] + length + len(starts) + 1 >= size:
             starts.pop()
-        if len(starts) > 9:
-            return None
         rng.setstate(state)
-        return recolor(rng, size)
+        if len(starts) <= 9:
+            return recolor(rng, size)
+        example = recolor(rng, safe)
+        return example and {part: cells + [0] * (size - safe) for part, cells in example.items()}
 
     tasks[name] = (with_enough_colors, options)
 
