@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
         metavar="TASK",
         help="tasks or categories; default: the evaluation tasks and data of a model's training run",
     )
-    key("--data", "data.path", "FILE", "your own questions: a CSV, JSON, JSONL or Parquet file, or a Hub dataset")
+    key("--data", "data.path", "FILE", "your own questions: a CSV, TSV, JSON, JSONL or Parquet file, or a Hub dataset")
     number("-n", "--num-examples", "--limit", help="questions per task; default: 100")
     number("-r", "--rollouts-per-example", help="sampled answers per question; default: 1")
     number("--max-tokens", dest="sampling.max_tokens", help="token limit per answer; default: 1024")

@@ -13,7 +13,7 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "score",
         help="grade existing replies to Reasoning Gym's questions",
-        epilog="PATH is a file or folder with rows (JSONL, JSON, CSV, Parquet), results of reasoning-gym-eval or "
+        epilog="PATH is a file or folder with rows (JSONL, JSON, CSV, TSV, Parquet), results of reasoning-gym-eval or "
         "vf-eval, logs of Inspect, or samples of lm-eval. A row has a reply, a model (optional), a task, and the "
         "question's entry, or the question with the library's config and seed. docs/tutorials/score.md has examples.",
         examples=["rg-env score replies.jsonl", "rg-env score replies.csv --task gcd --extraction lenient"],

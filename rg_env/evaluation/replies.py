@@ -4,13 +4,13 @@
 
 The following are read as they are:
 
-- rows (JSON Lines, JSON, CSV, Parquet) with the columns in `_COLUMNS`
+- rows (JSON Lines, JSON, CSV, TSV, Parquet) with the columns in `_COLUMNS`
 - results of reasoning-gym-eval, and of the library's own evaluation script (JSON)
 - results of `vf-eval` (results.jsonl, with metadata.json next to it)
 - logs of Inspect (.eval, or .json)
 - samples that lm-evaluation-harness logs (samples_*.jsonl)
 
-For a folder, all of these files in it are read. Files are read row by row, except for JSON and CSV files.
+For a folder, all of these files in it are read. Files are read row by row, except for JSON, CSV and TSV files.
 """
 
 import csv

@@ -220,7 +220,7 @@ def test_epochs_of_a_config_set_the_number_of_steps(more: list[str], warmup: int
 
 def test_max_new_tokens_is_another_name_of_the_token_limit() -> None:
     assert GRPOConfig(max_new_tokens=7).max_tokens == 7
-    with pytest.raises(InputError, match="max_new_tokens=-1: must be a whole number of at least 1"):
+    with pytest.raises(InputError, match="max_new_tokens=-1: use max_tokens, a whole number of at least 1"):
         GRPOConfig(max_new_tokens=-1)
 
 

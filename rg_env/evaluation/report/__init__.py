@@ -26,7 +26,6 @@ from pydantic import BaseModel
 
 from rg_env.core.files import written_aside
 from rg_env.core.run_folder import RunFolder, damage_reported
-from rg_env.core.text import counted
 from rg_env.errors import InputError
 from rg_env.evaluation.questions import ROLLOUTS
 from rg_env.evaluation.report.content import Chart, Page, results_page, run_page
@@ -158,7 +157,7 @@ def _index_page(
         rows.append(row | {"kind": page.kind, "about": page.title, "date": facts.get("date", "")})
         if page.charts and page.charts[0].share and (line := page.charts[0].lines.get("sampled")):
             curves[name] = line
-    index.facts = [("runs", counted(len(rows), "run"))]
+    index.facts = [("runs", str(len(rows)))]
     if charts:
         index.charts = [*charts]
     elif len(curves) <= _CURVES:

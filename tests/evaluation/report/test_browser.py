@@ -394,6 +394,8 @@ def test_a_phone_shows_the_accuracy_and_scrolls_only_the_page(
     try:
         browser.open(evaluation_page)
         assert browser.texts("#tables thead th")[:3] == ["task", "model", "accuracy"]
+        head = "const r = new Range(); r.selectNodeContents(document.querySelectorAll('#tables thead th')[2]); "
+        assert browser.run(head + "return r.getBoundingClientRect().right") <= 390
         assert browser.run("const d = document.querySelector('.detail'); return d.scrollHeight <= d.clientHeight + 1")
         assert browser.run("return document.documentElement.scrollWidth") == 390
         names = [f"outputs/a-run-with-a-name/checkpoint-{step}" for step in (5, 10)]
