@@ -283,7 +283,7 @@ def test_a_model_that_never_writes_the_form_is_probed_again_with_examples(rg_env
         arguments = ["--model", f"m@{server.url}", "--tasks", "chain_sum", "--levels", "0", "-n", "16", "-r", "4"]
         code, printed, _ = rg_env("probe", *arguments, "--output-dir", str(tmp_path / "probe"))
     assert code == 0
-    assert "chain_sum at level 0: 0 of 64 replies have a complete <answer>...</answer>; with 2" in printed
+    assert "chain_sum at level 0: 0 of 16 replies have a complete <answer>...</answer>; with 2" in printed
     written = yaml.safe_load((tmp_path / "probe" / "mixture.yaml").read_text())
     assert written == {"tasks": {"chain_sum": {"level": 0}}, "prompt": {"few_shot": 2}}
     shots = {body["messages"][1]["content"] for body in server.requests if len(body["messages"]) > 2}
