@@ -132,8 +132,8 @@ def _of_file(file: Path, task: str | None) -> Iterator[GivenReply]:
         rows = _lines(file)
     elif file.suffix in (".csv", ".tsv"):
         csv.field_size_limit(2**31 - 1)
-        lines, delimiter = file.read_text(encoding="utf-8-sig").splitlines(keepends=True), ",\t"[file.suffix == ".tsv"]
-        rows = enumerate(csv.DictReader(lines, delimiter=delimiter), 2)
+        lines = file.read_text(encoding="utf-8-sig").splitlines(keepends=True)
+        rows = enumerate(csv.DictReader(lines, delimiter="\t" if file.suffix == ".tsv" else ","), 2)
     else:
         try:
             parquet: Any = importlib.import_module("pyarrow.parquet")

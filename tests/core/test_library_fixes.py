@@ -111,33 +111,31 @@ assert 10 < sum("(-" in dataset[i]["question"] for i in range(40)) < 30
     run_code(code)
 
 
-def test_pool_matrix_says_what_to_do_at_the_edges() -> None:
+@pytest.mark.parametrize(
+    ("task", "module", "rule", "after"),
+    [
+        ("pool_matrix", "algorithmic.pool_matrix",
+         "If the kernel does not fit at the right or bottom edge, pool the elements that are there.\n", "regions.\n"),
+        ("propositional_logic", "logic.propositional_logic",
+         "- The conclusion must neither follow from a single premise nor merely join statements that do.\n", "\n"),
+    ],
+)  # fmt: skip
+def test_questions_say_what_their_answers_require(task: str, module: str, rule: str, after: str) -> None:
+    """The question has one more line; the answer and the metadata are unchanged."""
     code = """
+import sys
 from rg_env.core.tasks import library, library_fixes
-library.import_only("pool_matrix", "reasoning_gym.algorithmic.pool_matrix")
-dataset = library.create("pool_matrix", {}, seed=1, size=1)
+task, module, rule, after = sys.argv[1:]
+library.import_only(task, f"reasoning_gym.{module}")
+dataset = library.create(task, {}, seed=1, size=1)
 before = dataset[0]
-library_fixes.fix_library("pool_matrix")
-rule = "If the kernel does not fit at the right or bottom edge, pool the elements that are there.\\n"
-assert before["question"].count("regions.\\n\\nYour") == 1
-assert dataset[0]["question"] == before["question"].replace("regions.\\n", "regions.\\n" + rule)
-assert dataset[0]["answer"] == before["answer"]
+library_fixes.fix_library(task)
+question = dataset[0]["question"]
+assert question.count(after + rule) == 1
+assert dataset[0] == {**before, "question": question}
+assert question.replace(rule, "") == before["question"]
 """
-    run_code(code)
-
-
-def test_propositional_logic_asks_for_more_than_a_premise() -> None:
-    code = """
-from rg_env.core.tasks import library, library_fixes
-library.import_only("propositional_logic", "reasoning_gym.logic.propositional_logic")
-dataset = library.create("propositional_logic", {}, seed=1, size=1)
-before = dataset[0]
-library_fixes.fix_library("propositional_logic")
-rule = "- The conclusion must neither follow from a single premise nor merely join statements that do.\\n"
-assert dataset[0]["question"].replace(rule, "", 1) == before["question"] != dataset[0]["question"]
-assert dataset[0]["metadata"] == before["metadata"]
-"""
-    run_code(code)
+    run_code(code, task, module, rule, after)
 
 
 def test_time_intervals_do_not_depend_on_the_date() -> None:
