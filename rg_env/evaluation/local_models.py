@@ -58,8 +58,9 @@ class LocalModel:
                 opened = zip(numbers, replies, prefixes, strict=True)
                 yield [(number, replace(reply, prefix=prefix)) for number, reply, prefix in opened]
 
-    def check_fits(self, label: str, prompts: Iterable[Any], max_tokens: int | None) -> None:
-        """Raise `InputError` if the longest prompt and `max_tokens` together exceed the context length."""
+    def check_fits(self, label: str, prompts: Iterable[Any], max_tokens: int | None) -> int:
+        """Return the number of tokens of the longest prompt and its completion together. Raise `InputError` if they
+        exceed the context length."""
         longest = max((len(self.encoder(prompt)) for prompt in prompts), default=0)
         if (room := self.engine.max_context - longest) < (max_tokens or 1):
             fix = f"max_tokens={max_tokens} does not fit: use at most {room}, or a task or level with shorter prompts"
@@ -68,6 +69,14 @@ class LocalModel:
                 f"{self.name} has a context of {self.engine.max_context} tokens, and the longest prompt from {label} "
                 f"has {longest}; {fix}"
             )
+        return longest + (max_tokens or room)
+
+    def limit_batches(self, tokens: int) -> None:
+        """On a CPU, decode at most as many sequences of `tokens` tokens at once as fit in memory."""
+        from rg_env.inference.embedded.engine import EmbeddedEngine, sequences_that_fit
+
+        if isinstance(self.engine, EmbeddedEngine) and self.engine.model.device.type == "cpu":
+            self.engine.max_batch_size = sequences_that_fit(self.engine.model, tokens, self.engine.max_batch_size)
 
 
 def generated(engine: Engine, encoder: PromptEncoder, prompts: list[list[int]], sampling: Sampling) -> list[Reply]:
@@ -97,7 +106,7 @@ async def embedded(name: str, config: EvalConfig) -> AsyncIterator[LocalModel]:
     """
     import torch
 
-    from rg_env.inference.embedded.engine import EmbeddedEngine, round_linear_layers, sequences_that_fit
+    from rg_env.inference.embedded.engine import EmbeddedEngine, round_linear_layers
     from rg_env.inference.models import best_device, load_policy, with_adapters
 
     policy = load_policy(base_model(name))
@@ -109,9 +118,6 @@ async def embedded(name: str, config: EvalConfig) -> AsyncIterator[LocalModel]:
         round_linear_layers(policy.model, half)
     policy.model.to(device)
     engine = EmbeddedEngine(policy.model, policy.tokenizer, seed=config.seed, autocast=half)
-    if device == "cpu":
-        longest = max([each.max_tokens or 0 for each in map(config.sampling_of, config.names)] + [1])
-        engine.max_batch_size = sequences_that_fit(policy.model, longest, engine.max_batch_size)
     try:
         yield LocalModel(name, engine, _encoder(policy.tokenizer, config))
     finally:

@@ -352,9 +352,11 @@ class EvaluationRun:
             _say(f"loading {name} ...")
             async with local_models.embedded(self.config.models[name].model, self.config) as model:
                 _say(f"loaded {name} in {time.monotonic() - began:.1f} s")
+                tokens = [1]
                 for each in self._of(name):
                     prompts = (each.request(("sampled", number, 0)).prompt for number in each.numbers)
-                    model.check_fits(each.task, prompts, each.sampling.max_tokens)
+                    tokens.append(model.check_fits(each.task, prompts, each.sampling.max_tokens))
+                model.limit_batches(max(tokens))
                 await self._guarded(name, self._ask(name, partial(self._ask_embedded, model)))
 
     async def _ask_embedded(self, model: LocalModel, calls: Iterator[Call]) -> None:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -94,6 +95,22 @@ def test_a_prompt_that_does_not_fit_is_reported_before_any_call(tmp_path: Path) 
     with pytest.raises(InputError, match=message):
         run_evaluation(_config(tmp_path / "e", {"m": "tiny"}, "sampling.max_tokens=5000"))
     assert not (tmp_path / "e").exists()
+
+
+def test_prompts_count_when_batches_are_fitted_to_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With short answers to long prompts, keys and values of the prompts need most of the memory."""
+    sizes, generate = [], EmbeddedEngine.generate
+
+    def noted(engine: EmbeddedEngine, prompts: Any, sampling: Any) -> Any:
+        sizes.append((engine.max_batch_size, max(map(len, prompts)) + sampling.max_tokens, engine.config))
+        return generate(engine, prompts, sampling)
+
+    monkeypatch.setattr(EmbeddedEngine, "generate", noted)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=2**26))
+    run_evaluation(_config(tmp_path / "e", {"m": "tiny"}, "sampling.max_tokens=4", "prompt.few_shot=2"))
+    size, tokens, config = sizes[-1]
+    each = 2 * 4 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * tokens
+    assert size * each <= 2**24 < 2 * size * each
 
 
 def test_no_model_is_prompted_before_all_can_be_loaded(tmp_path: Path) -> None:

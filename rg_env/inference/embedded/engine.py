@@ -41,8 +41,8 @@ _SHRINK_AT = 0.8  # the batch is compacted when less than this fraction of its r
 
 
 def sequences_that_fit(model: PreTrainedModel, tokens: int, most: int) -> int:
-    """Return the number of completions of `tokens` tokens whose keys and values fit in a quarter of the free memory
-    of a CPU: a power of two of at most `most`, and at least 16."""
+    """Return the number of sequences of `tokens` tokens (prompt and completion) whose keys and values fit in a quarter
+    of the free memory of a CPU: a power of two of at most `most`, and at least 16."""
     config = model.config.get_text_config(decoder=True)
     each = 2 * config.num_hidden_layers * kv_width(config) * model.dtype.itemsize * tokens
     room = psutil.virtual_memory().available // 4
