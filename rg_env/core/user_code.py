@@ -22,8 +22,8 @@ A user's task needs:
   lists and keys become strings.
 
 Generate each item on demand because datasets are created with a `size` of 20,000. `score_answer` runs in a worker
-process with a time limit of `core.grading.scoring.UPSTREAM_WALL_S` seconds. On the first call, the limit includes the
-dataset's `__init__`.
+process with a time limit of `core.grading.scoring.UPSTREAM_WALL_S` seconds, which does not include the dataset's
+`__init__`.
 """
 
 import contextlib

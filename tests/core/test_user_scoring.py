@@ -83,6 +83,11 @@ def test_hostile_answers_do_not_stop_the_others() -> None:
     assert "exit code 3" in details["end"]
 
 
+def test_a_dataset_that_opens_slowly_still_grades() -> None:
+    """The time limit for an answer does not include the dataset's `__init__`."""
+    assert graded("12", config={"opens_in_s": UPSTREAM_WALL_S + 0.2}).status == "correct"
+
+
 @pytest.mark.parametrize(("gold", "says"), [("raise", "ungradable"), ("-3", "wrong"), ("1x", None), ("", None)])
 def test_a_gold_answer_that_its_own_grader_refuses(gold: str, says: str | None) -> None:
     """Wrong answers to such a row are ungradable, except with `upstream` grading or without a gold answer. So are all

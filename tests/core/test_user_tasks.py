@@ -36,7 +36,7 @@ def test_names_options_and_levels_are_known(own_sums: Path) -> None:
     assert load_table()["own_sums"] == {
         "module": "own_tasks",
         "category": "user",
-        "options": {"terms": 2, "highest": 50},
+        "options": {"terms": 2, "highest": 50, "opens_in_s": 0.0},
         "levels": {"length": [{"terms": 2}, {"terms": 3}, {"terms": 5}]},
         "broken_levels": {},
     }
@@ -58,7 +58,9 @@ def test_children_have_a_fixed_hash_seed_and_no_secrets(write: Write) -> None:
     """The questions contain what the user's code sees where rows are drawn: its environment, and the order of a set."""
     assert "PYTEST_CURRENT_TEST" in os.environ
     question = 'f"{index} {sorted(os.environ)} {[*set(string.ascii_letters)]} {dict(os.environ)}"'
-    text = TASK.replace('" + ".join(map(str, terms)) + " = ?"', question).replace("import time", "import os, string")
+    text = TASK.replace('" + ".join(map(str, terms)) + " = ?"', question).replace(
+        "import time", "import os, string, time"
+    )
     import_user_code([str(write("spy.py", text))])
     one, two = (build_rows("own_sums", "train", 8, seed=0, cache=False, processes=1) for _ in range(2))
     assert one == two
@@ -176,17 +178,17 @@ def test_python_values_become_json(write: Write) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "config", "message", "line"),
     [
-        ("rng = Random", "1 / 0; rng = Random", {}, "ZeroDivisionError: division by zero", 26),
+        ("rng = Random", "1 / 0; rng = Random", {}, "ZeroDivisionError: division by zero", 28),
         pytest.param(
             "super().__init__",
             "raise OSError('no data'); super().__init__",
             {},
             "OSError: no data",
-            23,
+            24,
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            "seed: int", "seed: int", {"terms": 1}, "AssertionError: terms must be above 1", 18, marks=pytest.mark.slow
+            "seed: int", "seed: int", {"terms": 1}, "AssertionError: terms must be above 1", 19, marks=pytest.mark.slow
         ),
     ],
 )

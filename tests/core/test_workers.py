@@ -186,6 +186,14 @@ def test_forged_replies(pool: WorkerPool, data: str) -> None:
 # Workers that are killed, by the pool or by others, or that end
 
 
+def test_first_calls(pool: WorkerPool) -> None:
+    """Each worker makes a first call once. If it fails, its outcome is the call's."""
+    calls, _ = value_of(pool.call("counts", first=("echo", "first")))
+    assert value_of(pool.call("counts", first=("echo", "first")))[0] == calls
+    assert value_of(pool.call("counts", first=("echo", "other")))[0] == calls + 1
+    assert pool.call("counts", first=("fail", "first")) == Outcome("raised", None, "ValueError: first")
+
+
 @pytest.mark.parametrize("action", [("sleep", 60), ("spin",)])
 def test_hanging_calls_are_killed_on_time(action: tuple[Any, ...]) -> None:
     """This includes a target that never releases the GIL. The next call gets the spare, which started before the kill

@@ -22,6 +22,7 @@ from reasoning_gym.factory import ProceduralDataset, register_dataset
 class Config:
     terms: int = 2
     highest: int = 50
+    opens_in_s: float = 0.0
     seed: int | None = None
     size: int = 500
 
@@ -32,6 +33,7 @@ class Config:
 class Sums(ProceduralDataset):
     def __init__(self, config):
         super().__init__(config=config, seed=config.seed, size=config.size)
+        time.sleep(config.opens_in_s)
 
     def __getitem__(self, index):
         rng = Random(self.seed + index)

@@ -322,7 +322,9 @@ def _by_grader(answer: str, row: _Row) -> Score:
 
 
 def _by_worker(answer: str, row: _Row) -> Score:
-    outcome = _worker_pool(row.task).call(row.task, row.config, row.entry, answer)
+    # Creating the dataset has a longer limit of its own: arc_agi's takes seconds on a busy machine.
+    first = [row.task, row.config, {}, None]
+    outcome = _worker_pool(row.task).call(row.task, row.config, row.entry, answer, first=first)
     if outcome.status == "timed_out":
         return Score(0.0, answer, "timed_out", row.task, outcome.detail)
     value = outcome.value

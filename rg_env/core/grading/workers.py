@@ -86,6 +86,8 @@ class Worker:
         self._target = target
         self._ready_by = time.monotonic() + start_s
         self._is_ready = False
+        self.called = set[bytes]()
+        """The `first` calls that returned (see `WorkerPool.call`)."""
         self.process = JsonProcess("rg_env.core.grading.workers:serve", environment, folder=environment["HOME"])
         with contextlib.suppress(ProcessEndedError):  # `wait_ready` reports this error
             self.process.send_line(settings, self._ready_by)
@@ -153,7 +155,7 @@ class WorkerPool:
         workers = min(4, os.cpu_count() or 1) if workers is None else workers
         self.target, self.workers = target, workers
         self._wall_s, self._start_s = wall_s, start_s
-        settings = [target, warmup, list(warmup_args), wall_s, memory_mb, start_s]
+        settings = [target, warmup, list(warmup_args), memory_mb, start_s]
         self._settings = json.dumps(settings).encode()
         self._pid = os.getpid()
         self._closed = False
@@ -174,15 +176,20 @@ class WorkerPool:
                 raise RGEnvError(f"workers for {target} cannot be started: {error}") from error
             raise
 
-    def call(self, *args: Any) -> Outcome:
+    def call(self, *args: Any, first: Sequence[Any] = ()) -> Outcome:
         """Call `target(*args)` in a worker, and block until the call ends. This method is thread-safe.
+
+        Each worker calls `target(*first)` once, before the first call that needs it, with `start_s` as time limit. If
+        this call fails, its outcome is returned.
 
         Raises:
             InputError: `args` cannot be encoded as JSON, or are larger than `MAX_REQUEST_BYTES`.
             RGEnvError: the pool is closed, or was created before this process was forked.
         """
         try:
-            request = json.dumps(args).encode()  # the JSON is pure ASCII, so lone surrogates and null bytes survive
+            # The JSON is pure ASCII, so lone surrogates and null bytes survive.
+            request = json.dumps([self._wall_s, args]).encode()
+            preparation = json.dumps([self._start_s, first]).encode() if first else b""
         except (TypeError, ValueError, RecursionError) as error:
             raise InputError(f"arguments for {self.target} cannot be encoded as JSON: {error}") from error
         if len(request) > MAX_REQUEST_BYTES:
@@ -193,9 +200,9 @@ class WorkerPool:
                 f"the worker pool for {self.target} belongs to the parent process; create one after the fork"
             )
         with self._slots:
-            outcome, was_killed = self._called(request)
+            outcome, was_killed = self._called(request, preparation)
             if was_killed:
-                outcome, _ = self._called(request)
+                outcome, _ = self._called(request, preparation)
             if outcome.status == "died" and self._closed:
                 raise self._closed_error()
             return outcome
@@ -225,18 +232,24 @@ class WorkerPool:
     def _closed_error(self) -> RGEnvError:
         return RGEnvError(f"the worker pool for {self.target} is closed")
 
-    def _called(self, request: bytes) -> tuple[Outcome, bool]:
+    def _called(self, request: bytes, preparation: bytes) -> tuple[Outcome, bool]:
         """Return a request's outcome, and whether to retry the request because its worker was killed externally or
         could not be started."""
         try:
             worker = self._taken()
         except (RGEnvError, OSError) as error:
             return Outcome("died", None, f"no worker could be started: {error}"[:DETAIL_CHARS]), not self._closed
-        outcome, was_killed = Outcome("timed_out", None, f"killed after {self._wall_s:g} s"), False
+        outcome, was_killed, limit_s = Outcome("died"), False, self._start_s
         try:
-            outcome = worker.exchange(request, time.monotonic() + self._wall_s)
+            if preparation and preparation not in worker.called:
+                outcome = worker.exchange(preparation, time.monotonic() + limit_s)
+                if outcome.status != "ok":
+                    return outcome, False
+                worker.called.add(preparation)
+            limit_s = self._wall_s
+            outcome = worker.exchange(request, time.monotonic() + limit_s)
         except TimeoutError:
-            pass
+            outcome = Outcome("timed_out", None, f"killed after {limit_s:g} s")
         except ProcessEndedError as error:
             outcome = Outcome("died", None, f"the worker ended: {error.end}")
             was_killed = error.code in (-signal.SIGKILL, -signal.SIGTERM)
@@ -295,7 +308,7 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 def serve() -> NoReturn:
     """Run a worker: receive the settings, report that the worker is ready, and then answer each request."""
     parent = ParentPipe()
-    target, warmup, warmup_args, wall_s, memory_mb, start_s = parent.receive()
+    target, warmup, warmup_args, memory_mb, start_s = parent.receive()
     signal.setitimer(signal.ITIMER_REAL, start_s + _ALARM_MARGIN_S)
     try:
         function = _imported(target)
@@ -309,14 +322,14 @@ def serve() -> NoReturn:
     signal.setitimer(signal.ITIMER_REAL, 0)
     parent.send(["ok", None])
     while True:
-        request = parent.receive()
-        # The parent kills the worker after `wall_s`. If the parent is gone, this alarm ends the worker, even if the GIL
-        # is held.
-        signal.setitimer(signal.ITIMER_REAL, wall_s + _ALARM_MARGIN_S)
-        cpu_s = math.ceil(time.process_time() + wall_s) + 2  # CPU time is counted from the start of the process
+        limit_s, args = parent.receive()
+        # The parent kills the worker after `limit_s`. If the parent is gone, this alarm ends the worker, even if the
+        # GIL is held.
+        signal.setitimer(signal.ITIMER_REAL, limit_s + _ALARM_MARGIN_S)
+        cpu_s = math.ceil(time.process_time() + limit_s) + 2  # CPU time is counted from the start of the process
         _limit(resource.RLIMIT_CPU, cpu_s, is_final=False)
         try:
-            reply = ["ok", function(*request)]
+            reply = ["ok", function(*args)]
             if (size := len(json.dumps(reply))) > MAX_REPLY_BYTES:
                 raise ValueError(f"the value has {size} bytes as JSON, more than {MAX_REPLY_BYTES}")
         except BaseException as error:
