@@ -280,7 +280,7 @@ def _trainer(
     program = [str(machine.programs / ("rg-env" if is_config else Path(sys.executable).name))]
     distributed = processes > 1 or options.accelerate_config is not None
     if distributed:
-        config = _accelerate_config(options.accelerate_config, script, "zero3.yaml" if gpus else "zero3_cpu.yaml")
+        config = accelerate_config(options.accelerate_config, script, "zero3.yaml" if gpus else "zero3_cpu.yaml")
         program = [str(machine.programs / "accelerate"), "launch", "--config-file", str(config)]
         # Port 0 selects a free port. Otherwise, two runs on one machine would both use accelerate's default port.
         program += ["--num-processes", str(processes), "--main-process-port", "0"]
@@ -305,16 +305,21 @@ def _engine_overrides(options: LaunchOptions) -> list[str]:
     return ["engine.kind=vllm", f"engine.host={HOST}", f"engine.port={options.port}"]
 
 
-def _accelerate_config(given: str | None, script: Path, name: str) -> Path:
+def accelerate_config(given: str | None, script: Path, name: str) -> Path:
     """Return the given accelerate config or, by default, the file `name` in a `configs` folder near the script or in
-    the working directory."""
+    the working directory. Raises `InputError` if there is no such file."""
     # Relative parents come first so that the path is printed as the user would write it.
     folders = (*script.parents, *script.absolute().parents[:3], Path())
     candidates = [Path(given)] if given else [folder / "configs" / name for folder in folders]
     for config in candidates:
         if os.path.isfile(config):
             return config
-    raise InputError(f"{given or f'configs/{name}'} not found: pass --accelerate-config FILE")
+    if given:
+        raise InputError(f"--accelerate-config {given} not found: pass an accelerate config")
+    raise InputError(
+        f"configs/{name} not found: copy it from rg_env's repository, because pip does not install it (`rg-env launch` "
+        "also has --accelerate-config FILE)"
+    )
 
 
 def _visible(gpus: Sequence[str]) -> dict[str, str]:

@@ -26,7 +26,7 @@ from rg_env.core.text import counted, reason_of, without_controls
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.evaluation.load import load_eval_config
 from rg_env.inference.vllm.command import guessed_sizes, parallel_sizes, serve_command
-from rg_env.jobs.launch import longest_sequence
+from rg_env.jobs.launch import accelerate_config, longest_sequence
 from rg_env.jobs.sweep import SWEEP_FILE, load_sweep, parse_axes
 from rg_env.training.config.load import load_train_config
 from rg_env.training.config.plan import plan
@@ -130,8 +130,8 @@ class SlurmJob:
 
 
 def sbatch_script(job: SlurmJob) -> str:
-    """Return the script's text. The job runs in the working directory, which must contain `configs` if the script uses
-    accelerate.
+    """Return the script's text. The job runs in the working directory. If it trains with several processes, it needs an
+    accelerate config in `configs`, there or near the job's config.
 
     Raises:
         InputError: the options or the working directory are not usable, or the config is invalid (`ConfigError`).
@@ -147,8 +147,6 @@ def sbatch_script(job: SlurmJob) -> str:
     _check_printable(texts | {name: [value] for name, value in exports.items()})
     if "'" in values["root"]:
         raise InputError(f'output.dir "{values["root"]}" contains a single quote: choose another folder')
-    if (file := values["accelerate_config"]) and not (checkout / file).is_file():
-        raise InputError(f"{checkout} has no {file}: run this command in an rg_env checkout")
     # #SBATCH lines contain only values validated by `check`, because sbatch's quoting rules differ between releases.
     options = {flag: getattr(job, flag) for flag in ("account", "partition", "qos", "constraint", "mem", "array")}
     if points := values["points"]:
@@ -256,10 +254,13 @@ def _training(job: SlurmJob, document: Document) -> dict[str, Any]:
     if job.nodes > 1:
         head.append(f"warning: every node but the first leaves {job.served_gpus} of its {job.gpus} GPUs idle")
     if embedded:
-        copies = {"kind": "copies", "accelerate_config": "configs/ddp.yaml"}
-        return values | ({"kind": "one process"} if processes == 1 else copies)
+        if processes == 1:
+            return values | {"kind": "one process"}
+        return values | {"kind": "copies", "accelerate_config": accelerate_config(None, Path(job.config), "ddp.yaml")}
     head += guessed_sizes(configs[0].model.name, job.served_gpus)
     if job.nodes == 1:
+        if processes > 1:
+            accelerate_config(None, Path(job.config), "zero3.yaml")  # `rg-env launch` in the job needs it
         return values | {"kind": "one node"}
     servers = {_server(job, config) for config in configs}
     if len(servers) > 1:
@@ -269,7 +270,7 @@ def _training(job: SlurmJob, document: Document) -> dict[str, Any]:
         )
     return values | {
         "kind": "several nodes",
-        "accelerate_config": "configs/zero3_multinode.yaml",
+        "accelerate_config": accelerate_config(None, Path(job.config), "zero3_multinode.yaml"),
         "server": servers.pop(),
     }
 

@@ -144,9 +144,14 @@ def test_the_batch_must_fit_the_processes_that_train(checkout: Path) -> None:
 
 
 def test_files_that_the_job_needs_must_exist(checkout: Path) -> None:
-    (checkout / "configs/zero3_multinode.yaml").unlink()
-    with pytest.raises(InputError, match=r"has no configs/zero3_multinode.yaml: run this"):
-        sbatch_script(JOBS["two nodes"])
+    """In a folder of a user who installed the package with pip, only accelerate's config is missing."""
+    shutil.rmtree(checkout / "configs")
+    distributed = {"ddp": job("embedded.yaml", gpus=4), "zero3": job(gpus=4), "zero3_multinode": JOBS["two nodes"]}
+    for name, slurm_job in distributed.items():
+        with pytest.raises(InputError, match=f"configs/{name}.yaml not found: copy it from rg_env's repository"):
+            sbatch_script(slurm_job)
+    for slurm_job in (job("embedded.yaml"), job(), job(gpus=2)):
+        sbatch_script(slurm_job)
 
 
 def test_the_command_writes_a_file_once_and_prints_how_to_submit_it(checkout: Path, rg_env: Run) -> None:
