@@ -131,9 +131,16 @@ def _failed_write(error: OSError) -> str | None:
 
 def positive(text: str) -> int:
     """Parse an integer of at least 1 (an argparse type)."""
-    if int(text) < 1:
+    if _whole(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is less than 1")
     return int(text)
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
 
 
 class OptionParser(argparse.ArgumentParser):
@@ -158,6 +165,10 @@ class OptionParser(argparse.ArgumentParser):
         for argument in self._arguments:
             if argument.startswith("--") and argument.partition("=")[0] not in self._option_string_actions:
                 raise self.unknown(argument)
+        if match := re.match(r"argument (?:-\w/)?(--[\w-]+)\S*: (expected|ignored) .*argument", message):
+            action = self._option_string_actions[match[1]]
+            value = f"needs a value: {match[1]} {action.metavar}" if match[2] == "expected" else "takes no value"
+            message = f"{match[1]} {value}"
         raise InputError(f"{self.prog}: {message}; see `{self.prog} --help`")
 
     def unknown(self, argument: str) -> InputError:
@@ -201,7 +212,7 @@ def option(text: str) -> tuple[str, Any]:
 
 def seed(text: str) -> int:
     """Parse a seed in the range that all libraries accept (an argparse type)."""
-    if not 0 <= int(text) < 2**32:
+    if not 0 <= _whole(text) < 2**32:
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and 2^32 - 1")
     return int(text)
 

@@ -4,10 +4,9 @@ CommandParser(prog="rg-env tasks", examples=["rg-env tasks --category logic"]).p
 """
 
 import argparse
-import re
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from rg_env.commands import Names, OptionParser, positive
 from rg_env.core.config.files import is_config_file
@@ -78,6 +77,11 @@ class CommandParser(OptionParser):
             return f"to set this config key, write {key}={value or 'VALUE'}"
         return self.advice
 
+    def error(self, message: str) -> NoReturn:
+        if "required: CONFIG" in message and (config := next(filter(is_config_file, self._arguments), "")):
+            message = f"write {config} directly after {self.prog!r}, because the option before it took it as a value"
+        super().error(message)
+
     def _has(self, dest: str) -> bool:
         return any(action.dest == dest for action in self._actions)
 
@@ -85,13 +89,11 @@ class CommandParser(OptionParser):
         """Return the dotted config key that an unknown option most likely means, or None."""
         if not self._has("overrides") and not any(map(is_config_file, self._arguments)):
             return None
-        from rg_env.core.config.parsing import unknown_key
+        from rg_env.core.config.parsing import likely_key
         from rg_env.evaluation.config import EvalConfig
         from rg_env.training.config.schema import TrainConfig
 
-        schema = EvalConfig if self.prog.endswith(" eval") else TrainConfig
-        match = re.search(r"did you mean (\S+?\.\S+?)[ ?]", unknown_key(schema, (name,)))
-        return match[1] if match else None
+        return likely_key(EvalConfig if self.prog.endswith(" eval") else TrainConfig, name)
 
 
 def is_override(word: str) -> bool:

@@ -42,6 +42,8 @@ def add(commands: Any) -> None:
     sweep.add_option(train)
     train.hints["--data"] = "to set the config's data, write data=FILE (and tasks=null if the config has tasks)"
     train.hints["--model"] = "to set the config's model, write model=NAME"
+    for name in ("--grid", "--multirun", "-m"):
+        train.hints[name] = "to train with several values, use --sweep KEY=VALUE,VALUE"
     train.set_defaults(run=run)
 
 

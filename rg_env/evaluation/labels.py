@@ -32,6 +32,8 @@ def name_problems(config: Any, tasks: Iterable[Problem]) -> Iterator[Problem]:
         yield from problems_within(("rewards", name), spec, lambda spec: resolve_rewards([spec]))
     if config.data is not None:
         yield from problem_of(("data", "path"), config.data.check_exists)
+        if config.prompt is not None and type(config.prompt.few_shot) is int and config.prompt.few_shot:
+            yield Problem(("prompt", "few_shot"), "with your own data, write the examples as messages, not a number")
 
 
 def label_problem(label: str, reserved: Mapping[str, str]) -> str | None:

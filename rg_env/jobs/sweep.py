@@ -145,6 +145,8 @@ def parse_axes(words: Sequence[str]) -> Axes:
     axes: Axes = {}
     for key, values in map(_axis, words):
         if other := next((each for each in axes if _overlap(each.split("."), key.split("."))), None):
+            if other == key:
+                raise InputError(f"{key} is swept twice: list all its values at once, as in {key}=VALUE,VALUE")
             raise InputError(f"{other} and {key} are both swept, but overlap: keep only one of them")
         axes[key] = values
     if (count := math.prod(map(len, axes.values()))) > MOST_POINTS:

@@ -122,13 +122,28 @@ def test_the_audit_is_shown(rg_env: Run) -> None:
         (["train", TINY_RUN, "--resume", "seed=1"], "argument --resume: seed=1 is an override, not a path: write the"),
         (["train", TINY_RUN, "--checkpoint", "output.dir=x"], "output.dir=x is an override, not a path"),
         (["train"], "rg-env train: the following arguments are required: CONFIG; see `rg-env train --help`"),
+        (["train", TINY_RUN, "--training.max_steps=5"], "to set this config key, write training.max_steps=5"),
+        (["train", TINY_RUN, "--lr", "1e-4"], "to set this config key, write training.learning_rate=VALUE"),
+        (["train", TINY_RUN, "--seed", "1"], "to set this config key, write seed=VALUE"),
+        (["train", TINY_RUN, "--multirun", "seed=0,1"], "use --sweep KEY=VALUE,VALUE"),
+        (["train", TINY_RUN, TINY_RUN], "is a second config: pass one config, which can name others under `extends`"),
+        (["train", TINY_RUN, "--resume"], "--resume needs a value: --resume auto|PATH"),
+        (["train", TINY_RUN, "--dry-run=true"], "--dry-run takes no value"),
+        (["train", "--sweep", "seed=0,1", TINY_RUN], "tiny.yaml directly after 'rg-env train'"),
+        (["train", TINY_RUN, "--sweep", "seed=0,1", "seed=2"], "seed is both swept and overridden"),
+        (["train", TINY_RUN, "--sweep", "seed=0,1", "seed=2,3"], "seed is swept twice: list all its values at once"),
+        (["train", TINY_RUN, "data=legs.csv", "tasks=null", "prompt.few_shot=2"], "write the examples as messages"),
+        (["train", TINY_RUN, "engine.host=http://127.0.0.1"], "must be a name or an address, without http://"),
+        (["train", TINY_RUN, "rewards.bonus=1"], "decorate your own with @reward (in a config, list its file under"),
+        (["train", TINY_RUN, "rewards.format=low"], "must be a number, the reward's weight, or a mapping such as"),
+        (["tasks", "leg_counting", "--show", "two"], "'two' is not a whole number"),
         (["eval", "-n", "0"], "argument -n/--num-examples/--limit: 0 is less than 1; see `rg-env eval --help`"),
     ],
 )
 def test_mistakes_exit_with_code_2(rg_env: Run, arguments: list[str], words: str, tmp_path: Path) -> None:
     """The reason is printed in one line."""
-    for file in ("RUN/metrics.jsonl", "SWEEP/sweep.yaml", "configs/train/legs.yaml"):
-        (tmp_path / file).parent.mkdir(parents=True)
+    for file in ("RUN/metrics.jsonl", "SWEEP/sweep.yaml", "configs/train/legs.yaml", "legs.csv"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text("{}")
     with contextlib.chdir(tmp_path):
         code, _, errors = rg_env(*arguments)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import pytest
 from data_files import data
@@ -54,6 +54,10 @@ class Outer(Section):
     """A whole number."""
     flag: bool = False
     """A boolean."""
+    kind: Literal["plain", "faster_one"] = "plain"
+    """A name."""
+    kinds: list[Literal["plain", "faster_one"]] = Field(default_factory=list)
+    """Names."""
 
 
 def write(folder: Path, **files: str) -> Path:
@@ -196,7 +200,14 @@ def test_files_that_cannot_be_read(tmp_path: Path, files: dict[str, str], words:
     """Each error is one line, including those for a missing file and a folder."""
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
     main = write(tmp_path, **files)
-    others = {tmp_path / "gone.yaml": "No such", tmp_path: "Is a dir"}
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    others = {
+        tmp_path / "gone.yaml": "No such",
+        tmp_path: "Is a dir",
+        tmp_path / "model": "use `rg-env eval --models ",
+        tmp_path / "a=1": "the config comes first, then the overrides",
+    }
     for file, reason in {main: words, **others}.items():
         with pytest.raises(InputError) as caught:
             read_config(file)
@@ -229,6 +240,9 @@ def test_all_mistakes_are_reported_at_once_each_with_its_line(tmp_path: Path) ->
     [
         ("", "count=1", "FILE: name: is required"),
         ("name: n\nnamed:\n  a: {rate: 1}\n", "named.b.rat=1", "named.b.rat = 1 @ command line: unknown key 'rat'"),
+        ("name: n\nnamed:\n  a: {}\n  b:\n", "count=1", "named.b = null @ FILE:4: has no value: write {}"),
+        ("name: n\ninner.rate: 1\n", "count=1", "inner.rate = 1 @ FILE:2: a key cannot contain a period: write inner:"),
+        ("name: n\ninner:\n\u00a0 rate: 1\n", "count=1", "\u00a0 rate = 1 @ FILE:3: '\\xa0 rate' contains a char"),
     ],
 )
 def test_a_mistake_names_the_file_or_the_command_line(tmp_path: Path, text: str, override: str, line: str) -> None:
@@ -243,6 +257,11 @@ def test_the_origin_of_an_entry_is_where_its_keys_are_set(tmp_path: Path) -> Non
     document = read_config(write(tmp_path, main="named:\n  a: {rate: 1}\n"), ["named.b.rate=1"])
     assert document.origin(("named", "b")) == "command line"
     assert document.origin(("named", "c")).endswith("main.yaml:1")
+
+
+def test_the_origin_of_an_emptied_section_is_the_null(tmp_path: Path) -> None:
+    main = write(tmp_path, main="extends: base.yaml\nnamed:\n  a: null\n", base="named: {a: {}}\n")
+    assert read_config(main).origin(("named",)) == f"{main}:3"
 
 
 def test_names_are_checked_together_with_the_schema(tmp_path: Path) -> None:
@@ -334,6 +353,7 @@ def test_an_override_that_yaml_would_cut_must_be_quoted(tmp_path: Path, text: st
         ("a: [1, 2", "close the bracket"),
         ("a: 'x\nb: 1", "close the quotation mark"),
         ("a: @b", "quote the text"),
+        ("a: 1\n---\nb: 2", "remove the line `---`"),
     ],
 )
 def test_a_syntax_error_comes_with_a_remedy(text: str, remedy: str) -> None:

@@ -150,7 +150,7 @@ def test_evaluation_rows_stay_when_rows_are_added() -> None:
     more = split_rows([*rows, {"question": "new", "answer": "1"}], 10, seed=1)[1]
     assert len([row for row in more if row in evaluation]) >= 9
     with pytest.raises(
-        InputError, match=r"50 evaluation questions would .*the number of rows is 50, so use at most 49"
+        InputError, match=r"50 evaluation questions would .*the number of distinct rows is 50, so use at most 49"
     ):
         split_rows(rows, 50)
 

@@ -214,6 +214,8 @@ def test_a_dry_run_prints_the_plan(capsys: pytest.CaptureFixture[str], tmp_path:
         (["eval", "--models", ""], r"^models = \[''\] @ command line: model must not be empty$"),
         (["eval", "--models", "a", "tasks.maze.config.min_dist=0"],
          r"^tasks.maze.config: task 'maze' does not work with config .*: min_dist must be >= 1$"),
+        (["eval", "--models", "a", "tasks.maze.config.min_dist=far"],
+         r"^tasks.maze.config: task 'maze' does not work with config .*: 'far' must be a number, like the default 5$"),
     ],
 )  # fmt: skip
 def test_missing_inputs_are_reported_before_the_start(arguments: list[str], message: str, dry_run: list[str]) -> None:

@@ -64,7 +64,7 @@ def test_a_dry_run_prints_the_grid(rg_env: Run, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--sweep"], "expected at least one argument"),
+        (["--sweep"], "--sweep needs a value: --sweep key=a,b"),
         (["--sweep", "seed=0,1", "--eval-only"], "--sweep cannot be combined with --eval-only"),
         (["--sweep", "seed=0,1", "--resume", "outputs/x/checkpoint-1"], "use --resume auto for a sweep"),
         (["--sweep", "seed=0,1", "--resume", "auto"], "--resume auto needs the output folder"),

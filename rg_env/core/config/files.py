@@ -47,10 +47,15 @@ class Document:
     origins: dict[Keys, str] = field(default_factory=dict)
     nulls: set[Keys] = field(default_factory=set)
     """Keys set to null, which removes them."""
+    idle_nulls: set[Keys] = field(default_factory=set)
+    """Keys set to null that were not set before."""
 
     def origin(self, path: Keys) -> str:
-        """Return where the value at `path` was set: "FILE:LINE" or "command line". If the value has no recorded origin,
-        return the origin of a nested value or of its nearest parent, or the file name."""
+        """Return where the value at `path` was set: "FILE:LINE" or "command line". For a mapping emptied by nulls, this
+        is the place of a null. If the value has no recorded origin, return the origin of a nested value or of its
+        nearest parent, or the file name."""
+        if self.get(path) == {}:
+            path = next((known for known in self.nulls if known[: len(path)] == path), path)
         if path not in self.origins:
             for known, origin in self.origins.items():
                 if known[: len(path)] == path:
@@ -72,6 +77,7 @@ class Document:
         """Set the value at `path`. None removes the value. Origins of replaced values are dropped."""
         self.origins = {known: place for known, place in self.origins.items() if known[: len(path)] != path}
         self.origins[path] = origin
+        self.idle_nulls |= {known for known in _nulls(path, value) if self.get(known) is None}
         self.nulls = {known for known in self.nulls if known[: len(path)] != path} | set(_nulls(path, value))
         holder = self.values
         for key in path[:-1]:
@@ -175,6 +181,7 @@ def _extend(document: Document, file: Path, above: tuple[Path, ...], files: _Fil
         target = file.parent / parent
         if not os.path.isfile(target):
             remedy = "use a path relative to the config that extends it"
+            remedy = "it is a folder" if os.path.isdir(target) else remedy
             raise InputError(f"{place}: there is no file {one_line(target, 500)} to extend; {remedy}")
         _extend(document, target, (*above, here), files)
     own, earlier = values.get("imports"), document.values.get("imports") or []
@@ -203,6 +210,8 @@ def _override(document: Document, text: str) -> None:
     name, separator, value = text.partition("=")
     path = tuple(name.strip().split("."))
     shown = f"override {shortened(text)}"
+    if is_config_file(text) and not separator:
+        raise InputError(f"{shown} is a second config: pass one config, which can name others under `extends`")
     if not separator or not all(path):
         raise InputError(f"{shown} is not of the form section.key=value, without spaces around the equals sign")
     if not value.strip():
@@ -259,6 +268,7 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
         raise InputError(f"cannot read the config {name}: it is not UTF-8 text") from error
     except (OSError, ValueError) as error:
         hint = _similar(file) if isinstance(error, FileNotFoundError) else ""
+        hint = _folder_hint(file) if isinstance(error, IsADirectoryError) else hint
         if file.suffix in (".jsonl", ".csv", ".tsv", ".parquet"):
             hint = "a config is a YAML file; in it, set data.path to a file with questions"
         raise InputError(f"cannot read the config {name}: {reason_of(error)}{hint and f'; {hint}'}") from error
@@ -274,8 +284,19 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
     return values, lines
 
 
+def _folder_hint(folder: Path) -> str:
+    """Return what to pass instead of the folder of a run or model, or ""."""
+    is_run, is_model = (folder / "config.yaml").is_file(), (folder / "config.json").is_file()
+    evaluated = f"to evaluate it, use `rg-env eval --models {one_line(folder)}`"
+    if is_run:
+        return f"the run's config is {one_line(folder / 'config.yaml')}; {evaluated}"
+    return evaluated if is_model else ""
+
+
 def _similar(missing: Path) -> str:
     """Return a question that suggests the configs of this name in `configs/`, or files with similar names, or ""."""
+    if "=" in missing.name and not is_config_file(missing.name):
+        return "the config comes first, then the overrides"
     shipped = sorted(map(str, Path("configs").glob(f"*/{glob.escape(missing.stem)}.yaml")))
     return f"did you mean {' or '.join(shipped)}?" if shipped else similar_file(missing)
 

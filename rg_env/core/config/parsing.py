@@ -25,12 +25,12 @@ from pydantic import (
     model_validator,
 )
 
-from rg_env.core.config.files import Document, Keys, without_key
+from rg_env.core.config.files import COMMAND_LINE, Document, Keys, without_key
 from rg_env.core.config.files import read_config as read_config
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement
 from rg_env.core.tasks.task_table import is_task_option
 from rg_env.core.text import plain, shortened
-from rg_env.errors import ConfigError, InputError, unknown_name
+from rg_env.errors import ConfigError, InputError, nearest, unknown_name
 
 _Section = TypeVar("_Section", bound="Section")
 
@@ -47,6 +47,8 @@ class Section(BaseModel):
     renamed: ClassVar[Mapping[str, str]] = {}
     """Keys from other releases and other tools, with their replacements. The keys of a top-level schema apply to all of
     its sections."""
+    expected: ClassVar[str] = ""
+    """Error message for a value that is not a mapping. If `expected` is empty, the message names a key."""
     short: ClassVar[str] = ""
     """Key that is set if plain text is given instead of a mapping, as in `model=tiny`. If `short` is empty, plain text
     is an error."""
@@ -100,8 +102,10 @@ def parse_config(
     """
     for key, message in schema.mistaken.items():
         if key in document.values and key not in schema.model_fields:
+            if document.origin((key,)) == COMMAND_LINE:
+                raise config_error(document, [Problem((key,), message)])
             raise ConfigError(f"{document.file}: {message}")
-    problems = [*_misspelt_nulls(schema, document)]
+    problems = [*_wrong_nulls(schema, document)]
     try:
         config = _validated(schema, document.values)
     except ValidationError as error:
@@ -119,13 +123,15 @@ def _validated(schema: type[_Section], values: Mapping[str, Any]) -> _Section:
     return schema.model_validate_json(json.dumps(values))
 
 
-def _misspelt_nulls(schema: type[BaseModel], document: Document) -> Iterator[Problem]:
-    """Yield a problem for each unknown key that is set to null. Validation would miss such a key because null removes
-    it."""
+def _wrong_nulls(schema: type[BaseModel], document: Document) -> Iterator[Problem]:
+    """Yield a problem for each unknown key that is set to null, and for each named section, such as a task, that is
+    null but was not set before. Validation would miss such a key because null removes it."""
     for path in document.nulls:
         section = _section_at(schema, path[:-1])
         if section is not None and path[-1] not in section.model_fields:
             yield Problem(path, unknown_key(schema, path, "section"))
+        elif section is None and path in document.idle_nulls and _section_at(schema, path):
+            yield Problem(path, "has no value: write {} for the defaults")
 
 
 def config_error(document: Document, problems: Iterable[Problem]) -> ConfigError:
@@ -146,8 +152,8 @@ def _line(document: Document, problem: Problem) -> str:
     if given != path:
         if isinstance(value, Mapping):
             return f"{'.'.join(path)}: {message}"
-        rest = ".".join(filter(None, path[len(given) :]))  # the section was given in its short form
-        message = message if repr(rest) in message else f"{rest} {message}"
+        rest = ".".join(filter(None, path[len(given) :]))  # the section or list was given in its short form
+        message = message if repr(rest) in message or rest.isdecimal() else f"{rest} {message}"
     if not given:
         return message
     shown = json.dumps(value) if value is None or isinstance(value, bool) else shortened(value)
@@ -175,24 +181,35 @@ def problems_in(schema: type[BaseModel], error: ValidationError, *, term: str = 
             message = unknown_key(schema, path, term)
         elif kind == "model_type" and (section := _section_at(schema, path)):
             first = next(iter(section.model_fields))
-            message = f"is a section with its own keys, such as {'.'.join((*path, first))}"
+            own = getattr(section, "expected", "")
+            message = own or f"is a section with its own keys, such as {'.'.join((*path, first))}"
         elif kind == "value_error":
             message = str(context["error"])
         elif kind in _MESSAGES:
-            message = _MESSAGES[kind].format(**context) + _remedy(kind, path, found["input"])
+            message = _MESSAGES[kind].format(**context) + _remedy(kind, path, found["input"], context)
         yield Problem(path, message)
 
 
-def _remedy(kind: str, path: Keys, value: Any) -> str:
-    """Return how to write the number that was meant, or "" if that is not known."""
+def _remedy(kind: str, path: Keys, value: Any, context: Mapping[str, Any]) -> str:
+    """Return how to write the number or name that was meant, or "" if that is not known."""
+    if kind == "literal_error" and isinstance(value, str):
+        names = re.findall("'([^']*)'", context["expected"])
+        near = [name for name in names if name.startswith(value.lower())] or nearest(value.lower(), names)
+        return f": did you mean {near[0]!r}?" if near else ""
     if kind in ("int_type", "float_type"):
-        if isinstance(value, str):
-            with contextlib.suppress(ValueError):
-                float(value)
-                return ": remove the quotes"
-        if isinstance(value, list) and value and all(isinstance(each, int | float) for each in value):
-            return f"; to train with each value, use --sweep {'.'.join(path)}={','.join(map(str, value))}"
+        if isinstance(value, str) and _is_number(value):
+            return ": leave out the underscores" if "_" in value else ": remove the quotes"
+        several = value.split(",") if isinstance(value, str) and "," in value else value
+        if isinstance(several, list) and several and all(map(_is_number, several)):
+            return f"; to train with each value, use --sweep {'.'.join(path)}={','.join(map(str, several))}"
     return ""
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return bool(float(value) or True)
+    except (TypeError, ValueError):
+        return False
 
 
 def unknown_key(schema: type[BaseModel], path: Keys, kind: str = "key") -> str:
@@ -201,6 +218,11 @@ def unknown_key(schema: type[BaseModel], path: Keys, kind: str = "key") -> str:
     section, name = _section_at(schema, path[:-1]), path[-1]
     if section is None:
         return str(unknown_name("key", name, ()))
+    if not name.isprintable():
+        return f"{name!r} contains a character that only looks like a space: indent with plain spaces"
+    head, _, rest = name.partition(".")
+    if rest and head in section.model_fields:
+        return f"a key cannot contain a period: write {head}: {{{rest}: VALUE}}"
     for known in (section, schema):
         if name in (renamed := getattr(known, "renamed", {})):
             return _located(str(renamed[name]), schema, section)
@@ -212,6 +234,20 @@ def unknown_key(schema: type[BaseModel], path: Keys, kind: str = "key") -> str:
         shown = [text if "." in text else f"{text} (at the top level)" for text in found[:3]]
         return f"unknown key {name!r}: did you mean {' or '.join(shown)}?"
     return str(unknown_name("key" if len(path) > 1 else kind, name, section.model_fields))
+
+
+def likely_key(schema: type[BaseModel], name: str) -> str | None:
+    """Return the dotted key that `name`, an option or another tool's key, most likely means, or None."""
+    if name.partition(".")[0] in schema.model_fields:
+        return name
+    for place, section in [((), schema), *_sections(schema)]:
+        match = re.match(r"use ([\w.]+)", getattr(section, "renamed", {}).get(name, ""))
+        if match and match[1] in section.model_fields:
+            return ".".join((*place, match[1]))
+        if match and match[1].partition(".")[0] in schema.model_fields:
+            return match[1]
+    match = re.search(r"did you mean (\S+?\.\S+?)[ ?]", unknown_key(schema, (name,)))
+    return match[1] if match else None
 
 
 def _located(advice: str, schema: type[BaseModel], section: type[BaseModel]) -> str:
@@ -411,6 +447,8 @@ class PromptConfig(Section):
 
 class RewardConfig(Section):
     """A reward function. A plain number sets the reward's weight."""
+
+    expected = "must be a number, the reward's weight, or a mapping such as {weight: 0.1, when: correct}"
 
     weight: Annotated[float, Field(ge=-1e38, le=1e38, allow_inf_nan=False)] = 1.0
     """Weight of the reward in the sum of all rewards. A negative weight makes the reward a penalty. With a weight of 0,

@@ -24,6 +24,7 @@ _REMEDIES = {
     "mapping values are not allowed here": ": quote text that contains ': ', and indent the keys of a section equally",
     "expected ',' or": ": close the bracket, and quote text that contains '#' or a comma",
     "could not find expected ':'": ": write each key as `key: value`",
+    "found another document": ": a config is one document: remove the line `---`",
     "expected <block end>": ": indent the keys of a section equally",
     "found unexpected end of stream": ": close the quotation mark",
 }
@@ -49,7 +50,7 @@ def load_with_lines(text: str) -> tuple[Any, dict[Keys, int]]:
     except yaml.MarkedYAMLError as error:
         problem = str(error.problem)
         remedy = next((text for part, text in _REMEDIES.items() if part in problem), "")
-        raise _error(error.problem_mark, problem + remedy) from error
+        raise _error(error.problem_mark, problem.removeprefix("but ") + remedy) from error
     except yaml.YAMLError as error:
         raise ValueError(one_line(error)) from error
     except RecursionError as error:

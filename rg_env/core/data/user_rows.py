@@ -189,7 +189,8 @@ def split_rows(
     if num_eval >= len(rows):
         raise InputError(
             f"{counted(num_eval, 'evaluation question')} would leave nothing to train on: "
-            + (f"the number of rows is {len(rows)}, so use at most {len(rows) - 1}" if len(rows) > 1 else "add rows")
+            f"the number of distinct rows is {len(rows)}"
+            + (f", so use at most {len(rows) - 1}" if len(rows) > 1 else "")
         )
     order = in_order(rows, seed)
     chosen = {row["question"] for row in order[:num_eval]}

@@ -25,7 +25,7 @@ from rg_env.core.config.parsing import DEFAULT_REWARDS, RewardConfig, input_erro
 from rg_env.core.event_loop import is_canceled, run_async
 from rg_env.core.grading.scoring import Rollout
 from rg_env.core.text import definition_line, is_number, shortened, user_error
-from rg_env.errors import InputError, RewardError, unknown_name
+from rg_env.errors import InputError, RewardError, nearest, unknown_name
 
 RewardFunction = Callable[..., Any]
 _F = TypeVar("_F", bound=RewardFunction)
@@ -130,7 +130,9 @@ def get_reward(name: str) -> RewardFunction:
     """Return the reward function registered as `name`. For an unknown name, raises an `UnknownNameError` that
     suggests similar names."""
     if name not in _REGISTRY:
-        raise unknown_name("reward", name, _REGISTRY)
+        own = "decorate your own with @reward (in a config, list its file under imports)"
+        hint = "" if nearest(name, _REGISTRY) else f"available: {', '.join(sorted(_REGISTRY))}; {own}"
+        raise unknown_name("reward", name, _REGISTRY, hint=hint)
     return _REGISTRY[name]
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
-from rg_env.core.text import reason_of, user_error
+from rg_env.core.text import reason_of, shortened, user_error
 from rg_env.errors import InputError
 
 _IMPORT = threading.Lock()
@@ -168,6 +168,8 @@ def to_plain(value: Any) -> Any:
 
 def from_plain(value: Any, default: Any) -> Any:
     """Return an option's `value` from a config, converted to the type of the library's `default` for that option."""
+    if isinstance(value, str) and type(default) in (int, float):
+        raise InputError(f"{shortened(value)} must be a number, like the default {default}")
     if isinstance(value, str) and isinstance(default, datetime.date | datetime.time):
         return type(default).fromisoformat(value)
     if isinstance(value, list) and isinstance(default, tuple):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
 from rg_env.core.config import parsing
 from rg_env.core.config.files import without_nulls
@@ -82,6 +82,12 @@ class SplitsConfig(Section):
     reproduced."""
 
 
+def _host(text: str) -> str:
+    if "/" in text or text.count(":") == 1:
+        raise ValueError("must be a name or an address, without http:// and without the port, which is engine.port")
+    return text
+
+
 class EngineConfig(Section):
     """The engine that generates completions. `engine: vllm` is short for `engine: {kind: vllm}`."""
 
@@ -94,8 +100,8 @@ class EngineConfig(Section):
     max_batch_size: Positive = 512
     """Maximum number of sequences that the embedded engine decodes at once. Lower values use less memory, but
     generation takes longer."""
-    host: Text = "127.0.0.1"
-    """Host of the vLLM server."""
+    host: Annotated[Text, AfterValidator(_host)] = "127.0.0.1"
+    """Host of the vLLM server: a name or an address."""
     port: Annotated[int, Field(ge=1, le=65535)] = 8000
     """Port of the vLLM server."""
     connect_timeout: Above0 = 5.0
