@@ -19,7 +19,7 @@ from rg_env.core.text import point_labels, short_keys
 from rg_env.errors import InputError, unknown_name
 from rg_env.evaluation.plots.curves import Curve, averaged, notes_on, plot_curves, read_curve
 from rg_env.evaluation.plots.results import plot_results
-from rg_env.evaluation.plots.style import check_suffix
+from rg_env.evaluation.plots.style import LONGEST_NAME, check_suffix
 from rg_env.evaluation.results import Results, merged, nothing_in, read_results, results_files
 
 _NO_SETTINGS = ("output", "logging", "hub", "engine.host", "engine.port")
@@ -94,19 +94,23 @@ def _files_in(folder: Path) -> list[Path]:
 
 def _settings(files: Sequence[Path], keys: Sequence[str]) -> list[str]:
     """Return a label for each run's values of the config keys `keys`, or, if there are no keys, of those that differ
-    between the runs."""
+    between the runs. If such a label is too long for a plot and no other run has it, the run's name replaces it."""
     configs = [dict(leaves(RunFolder(file.parent).config())) for file in files]
     known = list(dict.fromkeys(key for config in configs for key in config))
     if unknown := [key for key in keys if key not in known]:
         raise unknown_name("config key", unknown[0], known)
-    keys = keys or [
+    found = keys or [
         key
         for key in known
         if any(config.get(key) != configs[0].get(key) for config in configs)
         and not key.startswith(_NO_SETTINGS)
         and key.rpartition(".")[2] != "seed"
     ]
-    return [label or "all" for label in point_labels([{key: config.get(key) for key in keys} for config in configs])]
+    labels = point_labels([{key: config.get(key) for key in found} for config in configs])
+    return [
+        name if not keys and len(label) > LONGEST_NAME and labels.count(label) == 1 else label or "all"
+        for label, name in zip(labels, _run_names(files), strict=True)
+    ]
 
 
 def _run_names(files: Sequence[Path]) -> list[str]:

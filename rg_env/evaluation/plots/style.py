@@ -56,7 +56,11 @@ def label_whole_steps(axes: Axes) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
 
 
-def short_names(names: Sequence[str], most: int = 48) -> dict[str, str]:
+LONGEST_NAME = 48
+"""Number of characters above which names are shortened in plots."""
+
+
+def short_names(names: Sequence[str], most: int = LONGEST_NAME) -> dict[str, str]:
     """Return distinct labels for `names`, each with at most `most` characters, plus a number if necessary.
 
     Most of the prefix shared by the long names is removed. Names that are still too long are shortened in the middle.

@@ -125,6 +125,10 @@ def test_runs_are_averaged_by_setting(rg_env: Run, error_of: Error) -> None:
     assert "unknown config key 'training.learning_rat': did you mean" in error_of(
         "plot", "sweep", "--group", "training.learning_rat"
     )
+    write_config("sweep/other", 1e-5, 0)
+    Path("sweep/other/config.yaml").write_text("tasks: {other_task: {config: {least_number: 1, greatest_number: 2}, weight: 2.0}}\n")
+    assert rg_env("plot", "sweep", "--output", "p.svg", "--group")[0] == 0  # the run is named: its settings are long
+    assert shown(["other", "7 runs"]) == ["other", "7 runs"]
     file = write("r.json", task_results({"a": 0.5}))
     assert "--group averages training runs, but r.json contains results" in error_of("plot", file, "--group")
     assert "cannot be read: No such file" in error_of("plot", "missing.json", "--group")
