@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -114,6 +115,12 @@ def test_memory_is_limited(pool: WorkerPool) -> None:
     outcome = pool.call("eat")
     assert (outcome.status, outcome.detail) == ("raised", "MemoryError:")
     assert value_of(pool.call("echo", 1)) == [1]
+
+
+def test_cpu_time_is_limited_by_call(pool: WorkerPool) -> None:
+    """The kernel's count of a process's CPU time can be far ahead of the process's own, so a limit on the total could
+    end any later call."""
+    assert value_of(pool.call("limit", "CPU")) == list(resource.getrlimit(resource.RLIMIT_CPU))
 
 
 @pytest.mark.parametrize("code", ESCAPES)

@@ -204,7 +204,7 @@ class Drawer:
         except TimeoutError:
             limit = f"{self._limits.silence_s:g} s"
         except ProcessEndedError as error:
-            if error.code != -signal.SIGXCPU:
+            if error.code != -signal.SIGPROF:
                 memory = " (out of memory?)" if error.code == -signal.SIGKILL else ""
                 raise GenerationError(f"a generation process ended{memory}: {error}") from None
             limit = f"{self._limits.draw_cpu_s} s of CPU time"

@@ -70,7 +70,7 @@ def _drawn(what: Mapping[str, Any], wanted: Collection[str]) -> list[Any]:
             entries.append(reply)
             missing.discard(reply["question"].strip() if reply else "")
     except (TimeoutError, ProcessEndedError) as error:
-        if isinstance(error, ProcessEndedError) and error.code != -signal.SIGXCPU:
+        if isinstance(error, ProcessEndedError) and error.code != -signal.SIGPROF:
             raise InputError(f"the process that generates the entries ended: {error}") from None
         entries += [None] * (what["size"] - len(entries))
     finally:

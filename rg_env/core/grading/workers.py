@@ -34,7 +34,6 @@ after their time limit. The workers' empty folder then remains in the temporary 
 import atexit
 import contextlib
 import json
-import math
 import os
 import resource
 import shutil
@@ -326,8 +325,7 @@ def serve() -> NoReturn:
         # The parent kills the worker after `limit_s`. If the parent is gone, this alarm ends the worker, even if the
         # GIL is held.
         signal.setitimer(signal.ITIMER_REAL, limit_s + _ALARM_MARGIN_S)
-        cpu_s = math.ceil(time.process_time() + limit_s) + 2  # CPU time is counted from the start of the process
-        _limit(resource.RLIMIT_CPU, cpu_s, is_final=False)
+        signal.setitimer(signal.ITIMER_PROF, limit_s + 2)  # CPU time; see `core.data.items.limit_cpu`
         try:
             reply = ["ok", function(*args)]
             if (size := len(json.dumps(reply))) > MAX_REPLY_BYTES:
@@ -362,10 +360,10 @@ def _confine(memory_mb: int) -> None:
     sys.addaudithook(_refuse)
 
 
-def _limit(which: int, value: int, *, is_final: bool = True) -> None:
+def _limit(which: int, value: int) -> None:
     _, hard = resource.getrlimit(which)
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(which, (value, value if is_final else hard))
+    resource.setrlimit(which, (value, value))
 
 
 def _refuse(event: str, args: tuple[Any, ...]) -> None:
