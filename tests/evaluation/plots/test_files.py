@@ -126,7 +126,9 @@ def test_runs_are_averaged_by_setting(rg_env: Run, error_of: Error) -> None:
         "plot", "sweep", "--group", "training.learning_rat"
     )
     write_config("sweep/other", 1e-5, 0)
-    Path("sweep/other/config.yaml").write_text("tasks: {other_task: {config: {least_number: 1, greatest_number: 2}, weight: 2.0}}\n")
+    Path("sweep/other/config.yaml").write_text(
+        "tasks: {other_task: {config: {least_number: 1, greatest_number: 2}, weight: 2.0}}\n"
+    )
     assert rg_env("plot", "sweep", "--output", "p.svg", "--group")[0] == 0  # the run is named: its settings are long
     assert shown(["other", "7 runs"]) == ["other", "7 runs"]
     file = write("r.json", task_results({"a": 0.5}))
