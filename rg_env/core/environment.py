@@ -30,7 +30,7 @@ from rg_env.core.prompts import SYSTEM_PROMPT, Messages, Placement, build_messag
 from rg_env.core.rewards import OFFERED, Rubric, Scored, WeightedReward, check_offered, resolve_rewards
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import is_task_option, shipped_table
-from rg_env.core.text import listed, plain, shortened
+from rg_env.core.text import counted, listed, plain, shortened
 from rg_env.errors import InputError, UnknownNameError, unknown_name
 
 Row = Mapping[str, Any]
@@ -38,6 +38,7 @@ Row = Mapping[str, Any]
 other columns from the user."""
 _EXAMPLES_SEED = 1_000_003
 """Seed for few-shot examples, which differs from the usual seeds for training rows."""
+_MOST_EXAMPLES = 100
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,11 @@ class PromptOptions:
             raise unknown_name("grading", self.grading, get_args(Grading))
         if not _is_chat(self.shots):
             raise InputError(
-                "few_shot must be a number of examples, or a list of messages with role and content, not "
-                f"{shortened(self.shots)}"
+                f"few_shot must be a number of examples up to {_MOST_EXAMPLES}, or a list of messages with role and "
+                f"content, not {shortened(self.shots)}"
             )
+        if not isinstance(self.chat_template_kwargs, Mapping | None):
+            raise InputError(f"chat_template_kwargs must be a mapping, not {shortened(self.chat_template_kwargs)}")
         for message in self.shots:
             check_text("few_shot", message["content"])
         check_text("system_prompt", self.system_prompt or "")
@@ -75,7 +78,7 @@ class PromptOptions:
     @property
     def num_examples(self) -> int:
         """Number of examples to draw, or 0 if `few_shot` is a list of messages."""
-        return self.few_shot if type(self.few_shot) is int and self.few_shot > 0 else 0
+        return self.few_shot if type(self.few_shot) is int and 0 < self.few_shot <= _MOST_EXAMPLES else 0
 
     @property
     def shots(self) -> Any:
@@ -194,12 +197,21 @@ class Environment:
         if not self.train_rows and not self.eval_rows:
             raise InputError("train_rows and eval_rows are both empty, so there is nothing to do")
         self.rubric = Rubric.of_rows(weighted, [*self.train_rows, *self.eval_rows])
+        self._note_missing_answers([*self.train_rows, *self.eval_rows])
         _note_library_rows([*self.train_rows, *self.eval_rows])
 
     def _resolved(self, rewards: Any) -> list[WeightedReward]:
         resolved = resolve_rewards(rewards)
         check_offered(resolved, self.offered, "this environment")
         return resolved
+
+    def _note_missing_answers(self, rows: Sequence[Row]) -> None:
+        missing = sum(not row["answer"] for row in rows)
+        if missing and "correctness" in self.reward_weights:
+            print_once(
+                f"note: {missing:,} of {counted(len(rows), 'row')} have no answer: their correctness is 0, and "
+                "accuracy is not measured"
+            )
 
     def _own_rows(self, rows: Iterable[Row], name: str) -> list[dict[str, Any]]:
         given = enumerate(prompted_rows(rows, name, self.prompt_options))
@@ -242,7 +254,13 @@ class Environment:
         prefix: str = "",
     ) -> Rollout:
         """Return a rollout of `row` with the completion `text`. `completion_tokens` defaults to the number of
-        `token_ids`, if any are given. `prefix` is the start of the model's turn that is already in the prompt."""
+        `token_ids`, if any are given. `prefix` is the start of the model's turn that is already in the prompt.
+
+        Raises `InputError` if `row` is not a row of the environment, or `text` is not text."""
+        if not isinstance(row, Mapping) or not all(key in row for key in ("prompt", "answer", "info")):
+            raise InputError(f"rollout takes a row of the environment, such as env.train_rows[0], not {shortened(row)}")
+        if not isinstance(text, str):
+            raise InputError(f"a completion must be text, not {shortened(text)}")
         count = (len(token_ids) or None) if completion_tokens is None else completion_tokens
         return Rollout(
             row["prompt"], text, row["answer"], row["info"], count, truncated, token_ids, logprobs, row, prefix
@@ -254,9 +272,14 @@ class Environment:
         Raises:
             RewardError: a reward raises an exception or does not return a finite number. The error message names the
                 reward and the rollout.
-            InputError: a rollout's `info` is invalid.
+            InputError: `rollouts` contains anything else, or a rollout's `info` is invalid.
         """
-        return self.rubric.score(rollouts)
+        found = list(rollouts) if isinstance(rollouts, Iterable) else [None]
+        if not all(isinstance(each, Rollout) for each in found):
+            raise InputError(
+                f"score takes a list of rollouts, such as [env.rollout(row, text)], not {shortened(rollouts)}"
+            )
+        return self.rubric.score(found)
 
 
 def _note_library_rows(rows: Iterable[Row]) -> None:
@@ -398,9 +421,20 @@ def prompted_rows(rows: Iterable[Row], name: str, options: PromptOptions) -> lis
     Raises:
         InputError: a row is invalid. The error message contains `name` and the row's index.
     """
-    if isinstance(rows, str | Mapping) or not isinstance(rows, Iterable):
-        raise InputError(f"{name} must be a list of rows, not {shortened(rows)}")
+    if isinstance(rows, str | Mapping) or not isinstance(rows, Iterable) or hasattr(rows, "iterrows"):
+        raise InputError(f"{name} must be a list of rows, not {shortened(rows)}{_as_rows(rows)}")
     return [_row(row, f"{name}[{index}]", index, options) for index, row in enumerate(rows)]
+
+
+def _as_rows(data: object) -> str:
+    """Return the advice on how to make a list of rows of `data`."""
+    if isinstance(data, str | Path):
+        return ": read the file first, as in [json.loads(line) for line in open(FILE)]"
+    if hasattr(data, "iterrows"):
+        return ': pass DATA.to_dict("records")'
+    if isinstance(data, Mapping) and data and not {"question", "prompt"} & data.keys():
+        return f": choose one of its parts, as in DATA[{next(iter(data))!r}]"
+    return ""
 
 
 def _row(row: object, where: str, index: int, options: PromptOptions) -> dict[str, Any]:
@@ -408,14 +442,17 @@ def _row(row: object, where: str, index: int, options: PromptOptions) -> dict[st
         raise InputError(f"{where} must be a mapping with a question or a prompt, not {shortened(row)}")
     prompt, answer, info = (row.get(key) for key in ("prompt", "answer", "info"))
     if prompt is None and row.get("question") is None:
-        raise InputError(f"{where} has neither a prompt nor a question; it has {', '.join(map(str, row)) or 'nothing'}")
+        found = ", ".join(map(str, row))
+        advice = f"{found}: rename its columns to question and answer" if found else "nothing"
+        raise InputError(f"{where} has neither a prompt nor a question; it has {advice}")
     prompt = options.messages(own_text(row["question"], f"{where}: question")) if prompt is None else prompt
     if not prompt or not (isinstance(prompt, str) or _is_chat(prompt)):
         raise InputError(
             f"{where}: prompt must be text, or a list of messages with role and content (text), not {shortened(prompt)}"
         )
     own_text(prompt if isinstance(prompt, str) else "".join(each["content"] for each in prompt), f"{where}: prompt")
-    answer = "" if answer in (None, "") else own_text(answer, f"{where}: answer", numbers=True)
+    missing = answer is None or (isinstance(answer, str) and not answer)
+    answer = "" if missing else own_text(answer, f"{where}: answer", numbers=True)
     if not isinstance(info, Mapping | None):
         raise InputError(f"{where}: info must be a mapping, not {shortened(info)}")
     known = {"prompt": prompt, "answer": answer, "info": {**(info or {}), **options.info}}

@@ -66,8 +66,9 @@ def import_user_code(names: Sequence[str], base: str | Path = ".") -> None:
         InputError: a module or file does not exist, raises an error (reported with file and line), or registers an
             invalid task.
     """
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-        raise InputError(f"imports must be a list of modules and .py files, not {shortened(names)}")
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        advice = f": write [{names!r}]" if isinstance(names, str) else ""
+        raise InputError(f"imports must be a list of modules and .py files, not {shortened(names)}{advice}")
     for name in names:
         key = os.path.abspath(os.path.join(base, name)) if name.endswith(".py") else name
         if key not in _sources:

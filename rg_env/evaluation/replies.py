@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from rg_env.core.files import links_out, regular
-from rg_env.core.grading.extraction import completion_text
+from rg_env.core.grading.extraction import completion_text, is_completion
 from rg_env.core.run_folder import RunFolder
 from rg_env.core.tasks.task_table import load_table
-from rg_env.core.text import json_problem, reason_of
+from rg_env.core.text import json_problem, reason_of, shortened
 from rg_env.errors import InputError, MissingExtraError, how_to_install, unknown_name
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".eval")
@@ -211,6 +211,14 @@ def _of_row(row: Mapping[str, Any], defaults: Mapping[str, Any], where: str) -> 
         raise InputError(f"{where} has no reply: it needs one of the columns {', '.join(_COLUMNS['reply'])}")
     else:
         texts = [_parsed(values["reply"], only="[{")]
+        if isinstance(values["reply"], str) and not is_completion(texts[0]):
+            texts = [values["reply"]]  # a text that happens to be JSON
+    for text in texts:
+        if not is_completion(text):
+            raise InputError(
+                f"{where}: a reply must be text, or messages with one of the assistant (of an API's response, "
+                f"choices[0].message), not {shortened(text)}"
+            )
     question = values["question"] if isinstance(values["question"], str) else None
     if not isinstance(entry, Mapping) and question is None and (index is None or "seed" not in config):
         raise InputError(f"{where} needs a question, or an entry, or the library's seed and index")

@@ -33,12 +33,12 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from rg_env.core.data.library_entries import entries_for
 from rg_env.core.data.splits import question_hash
 from rg_env.core.files import opened_to_append
-from rg_env.core.grading.extraction import extract
+from rg_env.core.grading.extraction import extract, is_completion
 from rg_env.core.grading.scoring import Grading, Rollout, Score, lenient_correct, score_extraction
 from rg_env.core.run_folder import free_folder, locked, removed_on_error
 from rg_env.core.tasks.library_fixes import left_out
 from rg_env.core.tasks.task_table import is_user_task, load_table
-from rg_env.core.text import plain
+from rg_env.core.text import plain, shortened
 from rg_env.errors import InputError, unknown_name
 from rg_env.evaluation import results as schema
 from rg_env.evaluation.questions import ROLLOUTS, Answer
@@ -75,9 +75,13 @@ def grade(
     """
     if task not in load_table():
         raise unknown_name("task", task, load_table())
+    if not isinstance(config, Mapping | None):
+        raise InputError(f"config must be a mapping of the task's options, not {shortened(config)}")
+    if not is_completion(reply):
+        raise InputError(f"a reply must be text, or messages with one of the assistant, not {shortened(reply)}")
     config = plain(dict(config or {}))
     if isinstance(entry_or_question, str):
-        if "seed" not in config:
+        if type(config.get("seed")) is not int:
             raise InputError("a question without its entry needs the library's seed, such as config={'seed': 42}")
         entry = entries_for(task, config, [entry_or_question]).get(entry_or_question.strip())
         if entry is None:
@@ -86,8 +90,18 @@ def grade(
                 "pass its entry"
             )
     else:
-        entry = dict(entry_or_question)
+        entry = _checked(entry_or_question, "the entry")
     return score_extraction(extract(reply), _info(task, json.dumps(config), entry, grading))
+
+
+def _checked(entry: object, where: str) -> dict[str, Any]:
+    if isinstance(entry, Mapping) and "answer" in entry and isinstance(entry.get("metadata"), Mapping):
+        return dict(entry)
+    own = isinstance(entry, Mapping) and "info" in entry
+    advice = ": for a row of an environment, use env.score([env.rollout(row, reply)])" if own else ""
+    raise InputError(
+        f"{where} must be an item of the library with question, answer and metadata, not {shortened(entry)}{advice}"
+    )
 
 
 def _info(task: str, config: str, entry: Mapping[str, Any], grading: Grading) -> dict[str, Any]:
@@ -150,7 +164,7 @@ class _Lookup:
     def entry(self, given: GivenReply) -> tuple[Mapping[str, Any], str]:
         """Return a question's entry, and why it is incomplete or ""."""
         if given.entry is not None:
-            return given.entry, ""
+            return _checked(given.entry, f"{given.where}: entry"), ""
         found = self.found.get(_key(given), {})
         if given.index is not None and given.question is None:
             entry = next((each for each in found.values() if each["metadata"].get("source_index") == given.index), None)

@@ -169,6 +169,8 @@ def test_bad_sizes_and_seeds_are_refused(n: Any) -> None:
         build_rows("maze", "train", n, seed=0)
     with pytest.raises(InputError, match="seed must be a whole number"):
         build_rows("maze", "train", 1, seed=1.5)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="eval_seed must be a whole number"):
+        build_splits(Mixture.parse("maze"), 1, 1, 0, None)  # type: ignore[arg-type]
     assert build_rows("maze", "train", 0, seed=0) == []
 
 

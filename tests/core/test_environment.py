@@ -2,9 +2,11 @@
 
 import asyncio
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,6 +62,8 @@ def test_rows_of_every_form() -> None:
         ({"prompt": "\ud800"}, r"train_rows\[1\]: prompt contains an unpaired surrogate"),
         ({"question": "?", "answer": ["1"]}, r"train_rows\[1\]: answer must be text or a number, not \['1'\]"),
         ({"question": "?", "info": "{}"}, r"train_rows\[1\]: info must be a mapping, not '{}'"),
+        ({"question": "?", "answer": np.array([1, 2])}, r"answer must be text or a number, not array\(\[1, 2\]\)"),
+        ({"question": "?", "answer": float("inf")}, "answer is not a finite number"),
     ],
 )  # fmt: skip
 def test_bad_rows_are_named_by_index(row: Any, message: str) -> None:
@@ -106,7 +110,15 @@ def test_repeated_rows_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "message"),
     [
         ({}, "train_rows and eval_rows are both empty"),
-        ({"train_rows": "rows.csv"}, "train_rows must be a list of rows, not 'rows.csv'"),
+        ({"train_rows": "rows.csv"}, "train_rows must be a list of rows, not 'rows.csv': read the file first"),
+        ({"train_rows": Path("rows.csv")}, "read the file first"),
+        ({"train_rows": {"train": [], "test": []}}, r"choose one of its parts, as in DATA\['train'\]"),
+        ({"train_rows": {"question": ["?"]}}, r"must be a list of rows, not {'question': \['\?'\]}$"),
+        ({"train_rows": pandas.DataFrame([{"question": "?"}])}, r'pass DATA.to_dict\("records"\)'),
+        (
+            {"train_rows": [{"question": "?"}], "chat_template_kwargs": 5},
+            "chat_template_kwargs must be a mapping, not 5",
+        ),
         ({"eval_rows": 3}, "eval_rows must be a list of rows, not 3"),
         ({"train_rows": [{"question": "?"}], "rewards": ["corectness"]}, "did you mean 'correctness'"),
         ({"train_rows": [{"question": "?"}], "rewards": [lambda state: 0.0]}, "needs 'state', which this env"),
@@ -115,6 +127,47 @@ def test_repeated_rows_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
 def test_invalid_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Environment(**arguments)
+
+
+def test_a_missing_value_of_pandas_is_a_missing_answer() -> None:
+    with pytest.raises(InputError, match=r"train_rows\[0\]: answer is missing"):
+        Environment([{"question": "?", "answer": pandas.NA}])
+
+
+def test_rows_without_answers_are_reported_if_correctness_is_rewarded(capsys: pytest.CaptureFixture[str]) -> None:
+    """Their correctness is 0, which should not be a surprise."""
+    rows = [{"question": "a", "answer": 1}, {"question": "b"}]
+    Environment(rows, rewards=[lambda rollout: 0.0])
+    assert capsys.readouterr().out == ""
+    Environment(rows, rows)
+    assert capsys.readouterr().out == (
+        "note: 2 of 4 rows have no answer: their correctness is 0, and accuracy is not measured\n"
+    )
+
+
+@pytest.mark.parametrize("row", [None, 0, "?", {"question": "?", "answer": "2"}], ids=repr)
+def test_only_rows_of_an_environment_have_rollouts(row: Any) -> None:
+    """The user's own rows have no prompt, answer and info yet."""
+    env = Environment([{"question": "?", "answer": "2"}])
+    with pytest.raises(InputError, match=r"takes a row of the environment, such as env.train_rows\[0\], not"):
+        env.rollout(row, "<answer>2</answer>")
+
+
+@pytest.mark.parametrize("text", [None, 5, b"<answer>2</answer>", [{"role": "assistant", "content": "2"}]], ids=repr)
+def test_a_completion_that_is_not_text_is_not_scored_as_a_missing_answer(text: Any) -> None:
+    env = Environment([{"question": "?", "answer": "2"}])
+    with pytest.raises(InputError, match="a completion must be text, not"):
+        env.rollout(env.train_rows[0], text)
+
+
+def test_only_rollouts_are_scored() -> None:
+    """Rollouts from a generator are not lost."""
+    env = Environment([{"question": "?", "answer": "2"}])
+    rollout = env.rollout(env.train_rows[0], "<answer>2</answer>")
+    assert [each.status for each in env.score(each for each in (rollout, rollout))] == ["correct"] * 2
+    for wrong in (None, rollout, "text", ["<answer>2</answer>"], [(env.train_rows[0], "<answer>2</answer>")]):
+        with pytest.raises(InputError, match=r"score takes a list of rollouts, such as \[env.rollout\(row, text\)\]"):
+            env.score(wrong)  # type: ignore[arg-type]
 
 
 def test_rewards_are_weighted_and_see_the_row() -> None:

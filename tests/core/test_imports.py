@@ -104,7 +104,9 @@ def test_errors_are_one_line(write: Write, tmp_path: Path, name: str, text: str 
     assert "\n" not in str(raised.value)
     assert sources() == {}
     assert "bad" not in sys.modules
-    for names in ("tasks.py", [None]):
+    with pytest.raises(InputError, match=r"not 'tasks.py': write \['tasks.py'\]"):
+        import_user_code("tasks.py")
+    for names in (None, 5, [None]):
         with pytest.raises(InputError, match="imports must be a list of modules and"):
             import_user_code(names)  # type: ignore[arg-type]
 

@@ -64,8 +64,11 @@ def test_messages(arguments: dict[str, Any], expected: list[tuple[str, str]]) ->
         ({"grading": "upsteam"}, UnknownNameError, "did you mean 'upstream'"),
         ({"system_prompt": 5}, InputError, "system_prompt must be text, not 5"),
         ({"preamble": "\ud800"}, InputError, "preamble contains an unpaired surrogate"),
-        ({"few_shot": [{"role": "user"}]}, InputError, "few_shot must be a number of examples, or a list of"),
-        *(({"few_shot": number}, InputError, "few_shot must be a number of examples") for number in (-1, True, 2.0)),
+        ({"few_shot": [{"role": "user"}]}, InputError, "few_shot must be a number of examples up to 100, or a list of"),
+        *(
+            ({"few_shot": number}, InputError, "few_shot must be a number of examples")
+            for number in (-1, True, 2.0, 10**6)
+        ),
     ],
 )
 def test_invalid_prompt_options_are_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:

@@ -235,12 +235,27 @@ def test_the_rollouts_of_a_training_run_are_read(tmp_path: Path) -> None:
         ({"task": "gcd", "reply": "4"}, "a.jsonl:1 needs a question, or an entry, or the library's seed and index"),
         ({"task": "gcd", "question": "?", "reply": "4", "seed": "x"}, "seed must be a whole number, not 'x'"),
         ({"task": "gcd", "question": "?", "reply": "4", "config": 3}, "a.jsonl:1: config must be a mapping of options"),
+        *(
+            ({"task": "gcd", "question": "?", "response": reply}, "a.jsonl:1: a reply must be text, or messages")
+            for reply in (4, {"choices": [{"message": {"content": RIGHT}}]}, [{"role": "user", "content": RIGHT}])
+        ),
     ],
 )  # fmt: skip
 def test_mistakes_in_rows_are_reported_with_their_place(tmp_path: Path, row: dict[str, Any], error: str) -> None:
     with pytest.raises(InputError, match=r"a\.jsonl:1") as raised:
         list(read_replies(_lines(tmp_path / "a.jsonl", [row])))
     assert error in str(raised.value)
+
+
+def test_a_reply_that_is_a_list_in_json_is_text(tmp_path: Path) -> None:
+    [given] = read_replies(_lines(tmp_path / "a.jsonl", [{"task": "gcd", "question": "?", "reply": "[1, 2]"}]))
+    assert given.text == "[1, 2]"
+
+
+def test_an_incomplete_entry_is_reported_with_its_place(tmp_path: Path) -> None:
+    path = _lines(tmp_path / "a.jsonl", [{"task": "gcd", "entry": {"question": "?"}, "reply": "4"}])
+    with pytest.raises(InputError, match=r"a\.jsonl:1: entry must be an item of the library with question, answer and"):
+        score_replies(path, output_dir=str(tmp_path / "out"))
 
 
 def test_mistakes_in_files_are_reported(tmp_path: Path) -> None:
@@ -271,8 +286,19 @@ def test_one_reply_is_graded_from_python() -> None:
     assert rg_env.grade("gcd", LIBRARY_GCD, RIGHT, {"seed": 45, "size": 3}).status == "correct"
     with pytest.raises(UnknownNameError, match="did you mean 'gcd'"):
         rg_env.grade("gdc", GCD, RIGHT)
-    with pytest.raises(InputError, match="needs the library's seed"):
-        rg_env.grade("gcd", LIBRARY_GCD, RIGHT)
+    for config in (None, {"seed": "45"}):
+        with pytest.raises(InputError, match="needs the library's seed"):
+            rg_env.grade("gcd", LIBRARY_GCD, RIGHT, config)
+    with pytest.raises(InputError, match="config must be a mapping"):
+        rg_env.grade("gcd", LIBRARY_GCD, RIGHT, 45)  # type: ignore[arg-type]
+    for reply in (None, 4, b"4", [{"role": "user", "content": RIGHT}]):
+        with pytest.raises(InputError, match="a reply must be text, or messages with one of the assistant, not"):
+            rg_env.grade("gcd", GCD, reply)
+    for entry in (None, 4, {"question": "?"}):
+        with pytest.raises(InputError, match="the entry must be an item of the library"):
+            rg_env.grade("gcd", entry, RIGHT)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"for a row of an environment, use env\.score"):
+        rg_env.grade("gcd", {"question": "?", "answer": "4", "info": {}}, RIGHT)
     with pytest.raises(InputError, match="does not generate this question"):
         rg_env.grade("gcd", "GCD of 3 and 4?", RIGHT, {"seed": 45, "size": 3})
 

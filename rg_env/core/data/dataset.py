@@ -119,7 +119,8 @@ class SplitRequest:
             )
         seed = self.seed
         if not is_count(abs(seed) if isinstance(seed, int) and not isinstance(seed, bool) else seed, 2**64):
-            raise InputError(f"seed must be a whole number from -2**64 to 2**64, not {shortened(seed)}")
+            name = "seed" if self.split == "train" else "eval_seed"
+            raise InputError(f"{name} must be a whole number from -2**64 to 2**64, not {shortened(seed)}")
         _ = self.counts
 
     @cached_property

@@ -234,12 +234,13 @@ def own_text(value: object, where: str, *, numbers: bool = False) -> str:
 
     Raises `InputError` if the value is unusable.
     """
-    if value is None or value != value:
+    if _is_missing(value):
         raise InputError(f"{where} is missing")
-    if value in (math.inf, -math.inf):
-        raise InputError(f"{where} is not a finite number (quote it if it is meant as text)")
-    if numbers and type(value) is not bool and isinstance(value, Real | Decimal):
-        return str(value)
+    if type(value) is not bool and isinstance(value, Real | Decimal):
+        if value in (math.inf, -math.inf):
+            raise InputError(f"{where} is not a finite number (quote it if it is meant as text)")
+        if numbers:
+            return str(value)
     if not isinstance(value, str):
         kinds, column = f"text{' or a number' if numbers else ''}", where.rpartition(": ")[2]
         key = (
@@ -252,6 +253,16 @@ def own_text(value: object, where: str, *, numbers: bool = False) -> str:
         raise InputError(f"{where} is blank")
     check_text(where, value)
     return value
+
+
+def _is_missing(value: object) -> bool:
+    """Whether `value` is None, a NaN, or pandas' NaT or NA, whose comparison has no truth value."""
+    try:
+        return value is None or bool(value != value)
+    except TypeError:
+        return True
+    except ValueError:  # an array
+        return False
 
 
 def distinct(rows: Iterable[tuple[str, str, dict[str, Any] | InputError]], name: str) -> list[dict[str, Any]]:

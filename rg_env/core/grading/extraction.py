@@ -131,6 +131,12 @@ def completion_text(completion: object) -> str:
     return ""
 
 
+def is_completion(value: object) -> bool:
+    """Whether `value` has a form that `completion_text` reads. An empty list counts, and None does not."""
+    messages = value if isinstance(value, list | tuple) else [value]
+    return not messages or any(isinstance(each, str) or _get(each, "role") == "assistant" for each in messages)
+
+
 def _content_text(content: Any) -> str:
     if isinstance(content, str):
         return content

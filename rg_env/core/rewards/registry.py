@@ -169,20 +169,30 @@ def resolve_rewards(spec: object = None) -> list[WeightedReward]:
     """
     if spec is None:
         spec = DEFAULT_REWARDS
-    if isinstance(spec, Mapping):
+    if isinstance(spec, Mapping) and spec:
         spec = [_named(key, value) for key, value in spec.items()]
     elif isinstance(spec, str) or callable(spec):
         spec = [spec]
     if not isinstance(spec, Sequence) or not spec:
-        raise InputError(f"rewards must be a list of names, functions or (name, weight) pairs, not {spec!r}")
+        raise InputError(
+            f"rewards must be a list of names, functions or (name, weight) pairs, or a mapping of names to weights, "
+            f"not {shortened(spec)}"
+        )
     resolved = [_resolve(item) for item in spec]
     for name, times in Counter(item.name for item in resolved).items():
         if times > 1:
-            raise InputError(f"reward {name!r} appears twice, but names must be unique")
+            raise InputError(
+                f"reward {name!r} appears twice, but names must be unique: list rg_env.reward(NAME)(function) as NAME"
+            )
     return resolved
 
 
 def _named(name: Any, value: Any) -> Any:
+    if callable(value):
+        raise InputError(
+            f"reward {name!r}: a mapping has weights, not functions: list functions, or register this one by "
+            f"rg_env.reward({name!r})(function) and set its weight here"
+        )
     if isinstance(value, RewardConfig):
         value = value.model_dump()
     if not isinstance(value, Mapping):

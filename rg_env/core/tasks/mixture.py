@@ -109,7 +109,9 @@ def _parse_task(item: object) -> TaskSpec:
     elif isinstance(item, TaskSpec):
         item = item.model_dump()
     if not isinstance(item, Mapping) or "name" not in item:
-        raise InputError(f"a task must be a name, or a mapping with a name, not {shortened(item)}")
+        known = isinstance(item, Mapping) and all(name in load_table() for name in item)
+        advice = ": for several tasks, write [{'name': NAME, 'weight': WEIGHT}, ...]" if item and known else ""
+        raise InputError(f"a task must be a name, or a mapping with a name, not {shortened(item)}{advice}")
     task = item["name"]
     if isinstance(task, str) and task not in load_table():
         hint = "write several tasks as a list: [a, b]" if "," in task else OTHER_NAMES["tasks"].get(task, "")
