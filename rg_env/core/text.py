@@ -159,11 +159,12 @@ def plain(value: Any) -> Any:
 
 
 def shortened(value: object) -> str:
-    """Return `repr(value)` for an error message, shortened to at most 80 characters."""
+    """Return `repr(value)` for an error message, as one line of at most 80 characters."""
     try:
         text = repr(value)
     except ValueError:  # Python refuses to print integers with more than 4,300 digits
         return f"<{type(value).__name__}, too long to print>"
+    text = " ".join(text.split()) if "\n" in text else text  # a table, such as a data frame
     return text if len(text) <= 80 else f"{text[:60]} ... {text[-15:]}"
 
 

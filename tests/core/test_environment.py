@@ -289,7 +289,7 @@ def extracted(text: object) -> Any:
 @pytest.mark.parametrize("gold", ["1234567", "1,234,567", "1234567.0", "2469134/2"])
 def test_numbers_are_compared_by_value(gold: str) -> None:
     """A number may have separators, and may be a decimal or a fraction; no other number is right."""
-    for text in ("1234567", "1,234,567", " 1234567.00 ", "2469134/2", "$1234567$"):
+    for text in ("1234567", "1,234,567", " 1234567.00 ", "2469134/2", "$1234567$", "$1,234,567"):
         assert score_match(extracted(text), gold).status == "correct", text
     for text in ("1234568", "1234567.5", "-1234567", "1234567/2", "1234567 1234567"):
         assert score_match(extracted(text), gold).status == "wrong", text
@@ -302,6 +302,15 @@ def test_texts_are_compared_without_case_and_spacing(word: str, upper: bool) -> 
     assert score_match(extracted(text), f"{word} end").status == "correct"
     assert score_match(extracted(f"**{word} end**"), f"{word} end").status == "correct"
     assert score_match(extracted(f"{word} {word} end"), f"{word} end").status == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("text", "gold"), [("pear,fig", "pear, fig"), ("[1,2]", "[1, 2]"), ("Fig , pear", "fig, pear")]
+)
+def test_spaces_at_commas_do_not_matter(text: str, gold: str) -> None:
+    assert score_match(extracted(text), gold).status == "correct"
+    assert score_match(extracted(gold), text).status == "correct"
+    assert score_match(extracted(text.replace(",", "")), gold).status == "wrong"
 
 
 @given(st.text(max_size=30), st.text(max_size=8))

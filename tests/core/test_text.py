@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ def test_long_values_are_shortened() -> None:
     assert shortened("x") == "'x'"
     assert len(shortened(list(range(1000)))) <= 80
     assert shortened(10**5000) == "<int, too long to print>"
+    assert "\n" not in shortened(numpy.eye(2))
 
 
 @pytest.mark.parametrize(

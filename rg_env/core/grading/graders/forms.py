@@ -231,13 +231,17 @@ def _balanced(text: str) -> bool:
 
 
 def same_value(answer: str, gold: str) -> bool:
-    """Whether the answer equals `gold` as a number (`1,000`, `0.5`, `1/2`), or as text, ignoring case, spacing and
-    wrapping (see `candidates` and `unwrap`)."""
-    value, wanted = attempt(rational, gold), unwrap(gold).casefold().split()
+    """Whether the answer equals `gold` as a number (`1,000`, `0.5`, `1/2`, `$5`), or as text, ignoring case, spacing
+    (also at commas) and wrapping (see `candidates` and `unwrap`)."""
+    value, wanted = attempt(rational, gold.strip().removeprefix("$")), _words(unwrap(gold))
     return any(
-        (value is not None and attempt(rational, text) == value) or text.casefold().split() == wanted
+        (value is not None and attempt(rational, text.removeprefix("$")) == value) or _words(text) == wanted
         for text in candidates(answer)
     )
+
+
+def _words(text: str) -> list[str]:
+    return text.casefold().replace(",", " , ").split()
 
 
 def same_text(answer: str, gold: str) -> bool:
