@@ -85,6 +85,12 @@ def test_all_defects_are_reported_at_once(tmp_path: Path) -> None:
         load_rows(str(file))
 
 
+def test_every_path_gives_the_data_a_name() -> None:
+    """Without a name, an evaluation would take the data for missing, and not say what is wrong with the path."""
+    names = [DataConfig(path=path).task_name for path in ("sums.csv", "a/b", "maze.csv", ".", "/")]
+    assert names == ["sums", "b", "maze_data", "data", "data"]
+
+
 def test_other_tools_files_are_read(tmp_path: Path) -> None:
     """Files of verl have chats and nested answers, and spreadsheets may separate columns with semicolons or tabs."""
     verl = {"prompt": [{"role": "user", "content": "2 + 2, say"}], "reward_model": {"ground_truth": 4}}

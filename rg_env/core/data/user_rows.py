@@ -80,7 +80,7 @@ class DataConfig(Section):
     def task_name(self) -> str:
         """Name of the data in results, used like a task name: `name`, or the name of the file or dataset, followed by
         `_data` if that name already has another meaning."""
-        stem = file_part(self.name or Path(self.path).stem)
+        stem = file_part(self.name or Path(self.path).stem or "data")
         return f"{stem}_data" if stem in load_table() or stem in _TAKEN else stem
 
     @property
