@@ -216,7 +216,10 @@ def describe_model(name: str) -> ModelDescription:
     if on_disk and not gguf and not (Path(name) / "config.json").is_file():
         raise InputError(f"{name} is not a model folder: config.json and safetensors files are required")
     if gguf and find_spec("gguf") is None:
-        raise InputError(f"{gguf} needs the package gguf, which is not installed: `pip install gguf`")
+        raise InputError(
+            f"{gguf} needs the package gguf, which is not installed: run `pip install gguf`, or `uv pip install gguf` "
+            "in a clone (`./setup.sh` prints where uv is)"
+        )
     no_hub = not on_disk and not hub_answers()
     logging.disable_progress_bar()
     options: dict[str, Any] = {"local_files_only": no_hub, "trust_remote_code": False}

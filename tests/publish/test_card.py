@@ -190,7 +190,8 @@ def test_what_is_missing_is_stated(run: Path) -> None:
     edited(run, "config.yaml", imports=["/home/me/my_rewards.py"])
     found = card_of(run)
     for text in ("stopped by the monitor `kl_spike`", r"A monitor reported: `step 3: *kl* \| rose`", "was interrupted",
-                 "with an error: `a <b>`", "own code, `my_rewards.py`, which is not included"):  # fmt: skip
+                 "weights after step 4.\n", "with an error: `a <b>`",
+                 "own code, `my_rewards.py`, which is not included"):  # fmt: skip
         assert text in found
     (run / "eval_results/eval_step_4.json").unlink()
     (run / "train_results.json").unlink()

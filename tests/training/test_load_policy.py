@@ -57,7 +57,9 @@ def test_a_gguf_file_needs_its_package(tmp_path: Path, folder: bool, monkeypatch
     file.write_bytes(b"GGUF")
     model = str(tmp_path if folder else file)
     monkeypatch.setattr("rg_env.inference.models.find_spec", lambda name: None)
-    with pytest.raises(InputError, match=f"^{file} needs the package gguf, which is not installed: `pip install gguf`"):
+    with pytest.raises(
+        InputError, match=f"^{file} needs the package gguf, which is not installed: run `pip install gguf`"
+    ):
         load_policy(model)
     monkeypatch.undo()
     if find_spec("gguf") is None:
