@@ -178,6 +178,10 @@ def problems_in(schema: type[BaseModel], error: ValidationError, *, term: str = 
         path = tuple(str(key) for key in found["loc"] if key != "[key]")
         kind, context, message = found["type"], found.get("ctx", {}), found["msg"]
         if kind == "extra_forbidden":
+            hints = list(_hints(schema, path, found["input"])) if isinstance(found["input"], Mapping) else [None]
+            yield from filter(None, hints)
+            if all(hints):
+                continue
             message = unknown_key(schema, path, term)
         elif kind == "model_type" and (section := _section_at(schema, path)):
             first = next(iter(section.model_fields))
@@ -234,6 +238,16 @@ def unknown_key(schema: type[BaseModel], path: Keys, kind: str = "key") -> str:
         shown = [text if "." in text else f"{text} (at the top level)" for text in found[:3]]
         return f"unknown key {name!r}: did you mean {' or '.join(shown)}?"
     return str(unknown_name("key" if len(path) > 1 else kind, name, section.model_fields))
+
+
+def _hints(schema: type[BaseModel], path: Keys, value: Any) -> Iterator[Problem | None]:
+    """Yield, for each value in another tool's section, the replacement for its key, or None."""
+    if isinstance(value, Mapping) and value:
+        for name, each in value.items():
+            yield from _hints(schema, (*path, name), each)
+    else:
+        advice = getattr(schema, "renamed", {}).get(path[-1])
+        yield Problem(path, _located(advice, schema, schema)) if advice else None
 
 
 def likely_key(schema: type[BaseModel], name: str) -> str | None:
