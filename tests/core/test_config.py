@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from rg_env.core.config.files import Document, without_nulls
-from rg_env.core.config.parsing import Problem, Rewards, Section, parse_config, read_config
+from rg_env.core.config.parsing import Problem, Rewards, Section, TaskOptions, parse_config, read_config
 from rg_env.core.config.yaml12 import load, to_yaml
 from rg_env.errors import ConfigError, InputError
 
@@ -48,6 +48,8 @@ class Outer(Section):
     """A nested section."""
     named: dict[str, Inner] = Field(default_factory=dict)
     """Sections by name."""
+    tasks: dict[str, TaskOptions] = Field(default_factory=dict)
+    """Tasks by name."""
     maybe: Inner | None = None
     """An optional section."""
     count: int = Field(default=1, ge=1)
@@ -240,7 +242,7 @@ def test_all_mistakes_are_reported_at_once_each_with_its_line(tmp_path: Path) ->
     [
         ("", "count=1", "FILE: name: is required"),
         ("name: n\nnamed:\n  a: {rate: 1}\n", "named.b.rat=1", "named.b.rat = 1 @ command line: unknown key 'rat'"),
-        ("name: n\nnamed:\n  a: {}\n  b:\n", "count=1", "named.b = null @ FILE:4: has no value: write {}"),
+        ("name: n\ntasks:\n  a: {}\n  b:\n", "count=1", "tasks.b = null @ FILE:4: has no value: write {}"),
         ("name: n\ninner.rate: 1\n", "count=1", "inner.rate = 1 @ FILE:2: a key cannot contain a period: write inner:"),
         ("name: n\ninner:\n\u00a0 rate: 1\n", "count=1", "\u00a0 rate = 1 @ FILE:3: '\\xa0 rate' contains a char"),
     ],

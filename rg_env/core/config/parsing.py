@@ -124,13 +124,13 @@ def _validated(schema: type[_Section], values: Mapping[str, Any]) -> _Section:
 
 
 def _wrong_nulls(schema: type[BaseModel], document: Document) -> Iterator[Problem]:
-    """Yield a problem for each unknown key that is set to null, and for each named section, such as a task, that is
-    null but was not set before. Validation would miss such a key because null removes it."""
+    """Yield a problem for each unknown key that is set to null, and for each task that is null but was not set before.
+    Validation would miss such a key because null removes it."""
     for path in document.nulls:
         section = _section_at(schema, path[:-1])
         if section is not None and path[-1] not in section.model_fields:
             yield Problem(path, unknown_key(schema, path, "section"))
-        elif section is None and path in document.idle_nulls and _section_at(schema, path):
+        elif path in document.idle_nulls and issubclass(_section_at(schema, path) or Section, TaskOptions):
             yield Problem(path, "has no value: write {} for the defaults")
 
 
