@@ -13,7 +13,7 @@ from itertools import compress
 from pathlib import Path
 
 from rg_env.core.data.generation import check_options
-from rg_env.core.data.manifest import read_manifest
+from rg_env.core.data.manifest import check_request, read_manifest
 from rg_env.core.data.user_rows import DataConfig, split_rows
 from rg_env.core.environment import Environment
 from rg_env.core.files import read_bytes
@@ -104,6 +104,8 @@ def check_start(
     for label, mixture in config.evaluation_mixtures.items():
         tasks |= {f"evaluation.tasks.{label or task.name}": task for task in mixture.tasks}
     check_options(tasks)
+    if resume is not None and config.tasks and config.splits.manifest is None:
+        _check_resumed_rows(config, folder if resume == AUTO else Path(resume).parent)
     rows = own_rows(config) if read_data else None
     notes: list[str] = []
     unknown_model = None
@@ -126,6 +128,18 @@ def check_start(
         unknown_model = note_on_model(config.model.name)
         notes += [unknown_model] if unknown_model else []
     return Start(folder, rows, notes, found_model=not unknown_model)
+
+
+def _check_resumed_rows(config: TrainConfig, run: Path) -> None:
+    """Raise `InputError` if the tasks or seeds of `run`, which has a checkpoint, are not those of the config."""
+    if RunFolder(run).last_checkpoint() and RunFolder(run).manifest().get("rows"):
+        train, evaluation = config.row_requests()[:2]
+        try:
+            check_request(
+                RunFolder(run).manifest_file, train.mixture, {"train": train.seed, "eval": evaluation.seed}, train.by
+            )
+        except InputError as error:
+            raise InputError(f"cannot resume the run in {run}: {error}; set output.dir to another folder") from error
 
 
 def own_rows(config: TrainConfig) -> DataRows:

@@ -1,5 +1,6 @@
 """Checks before anything is loaded: in a dry run and before training, with the same messages and without torch."""
 
+import contextlib
 import json
 import os
 import re
@@ -16,6 +17,8 @@ from data_files import data
 from hub_server import HubServer
 from run_code import without_progress
 
+from rg_env.core.data.manifest import make_manifest
+from rg_env.core.run_folder import RunFolder
 from rg_env.errors import InputError
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import load_train_config, run_config
@@ -236,3 +239,21 @@ def test_wandb_reads_no_server_from_the_working_directory(here: Path, monkeypatc
     offline = SimpleNamespace(settings=SimpleNamespace(mode="offline"))
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(setup=lambda: offline, Error=ValueError))
     check_logins(logging)
+
+
+def test_a_resumed_run_keeps_its_tasks_and_seeds(here: Path) -> None:
+    """Other weights and more steps are checked when the checkpoint is loaded."""
+    config = load_train_config("run.yaml", ["output.dir=old"])
+    train, evaluation = config.row_requests()
+    rows = make_manifest(config.mixture, {"train": ((), train.seed), "eval": ((), evaluation.seed)})
+    RunFolder(here / "old").write_manifest({**rows, "versions": {"reasoning-gym": "0.0"}})
+    for overrides, words in (
+        ([], None),
+        (["tasks.chain_sum.weight=2", "training.max_steps=9"], None),
+        (["tasks=gcd"], "the list of tasks is ['chain_sum'] in the manifest but ['gcd'] here"),
+        (["tasks.chain_sum.config.max_terms=9"], "the config of task chain_sum is"),
+        (["seed=1"], "the seed of the train rows is 0 in the manifest but 1 here; set output.dir to another folder"),
+    ):
+        changed = load_train_config("run.yaml", ["output.dir=old", *overrides])
+        with pytest.raises(InputError, match=re.escape(words)) if words else contextlib.nullcontext():
+            check_start(changed, resume="auto", wait=False)

@@ -116,12 +116,37 @@ def check_manifest(expected: str | Path | Manifest, actual: Manifest) -> None:
         raise InputError(f"the rows differ from the manifest: {difference}")
 
 
-def _difference(wanted: Manifest, found: Manifest) -> str:
-    """Return the first cause of a difference, or "" if the rows are the same. A different rg-env version is not a cause
-    by itself."""
+def check_request(
+    expected: str | Path | Manifest, mixture: Mixture, seeds: Mapping[Split, int], split_by: SplitBy
+) -> None:
+    """Raise `InputError` if rows for these arguments certainly differ from `expected`, because their tasks, options or
+    seeds are different. This draws no rows, so other differences are not found."""
+    found = make_manifest(mixture, {split: ((), seed) for split, seed in seeds.items()}, split_by)
+    manifests = [
+        {
+            **manifest,
+            "versions": {},
+            "tasks": [{key: task.get(key) for key in ("name", "config")} for task in manifest["tasks"]],
+            "splits": {split: {"seed": rows["seed"], "size": 0} for split, rows in manifest["splits"].items()},
+        }
+        for manifest in (read_manifest(expected), found)
+    ]
+    if difference := _differing_cause(*manifests):
+        raise InputError(f"the rows differ from the manifest: {difference}")
+
+
+def _differing_cause(wanted: Manifest, found: Manifest) -> str:
     for (what, theirs), (_, ours) in zip(_causes(wanted), _causes(found), strict=False):
         if theirs != ours:
             return f"the {what} is {shortened(theirs)} in the manifest but {shortened(ours)} here"
+    return ""
+
+
+def _difference(wanted: Manifest, found: Manifest) -> str:
+    """Return the first cause of a difference, or "" if the rows are the same. A different rg-env version is not a cause
+    by itself."""
+    if cause := _differing_cause(wanted, found):
+        return cause
     for split, ours in found["splits"].items():
         old, new = (part["question_hashes"] for part in (wanted["splits"][split], ours))
         if old != new:
