@@ -25,9 +25,16 @@ def test_entries_are_drawn_until_the_questions_are_found_and_cached(
     assert drawn == [1]
 
 
-def test_entries_after_the_time_limit_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library_entries, "_TOTAL_S", 0.0)
-    assert library_entries._drawn({"library": "gcd", "config": {}, "seed": 1, "size": 4}, {""}) == [None] * 4
+def test_only_cpu_time_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries after the limit are missing. Grades must not depend on how busy a machine is, so a limit on time by the
+    clock ends with an error instead."""
+    monkeypatch.setattr(library_entries, "CPU_S", 1)
+    what = {"library": "gcd", "config": {"min_numbers": 2000, "max_numbers": 2000}, "seed": 1, "size": 100_000}
+    entries = library_entries._drawn(what, {""})
+    assert (len(entries), entries[-1]) == (100_000, None)
+    monkeypatch.setattr(library_entries, "_SILENCE_S", 0.0)
+    with pytest.raises(InputError, match="is silent for 0 s"):
+        library_entries._drawn(what, {""})
 
 
 def test_a_dead_process_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
