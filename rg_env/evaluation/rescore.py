@@ -173,8 +173,8 @@ class _Lookup:
         if entry is not None:
             return entry, ""
         why = self.failed.get(_key(given)) or (
-            f"reasoning-gym {version('reasoning-gym')} does not generate this question with this config in {CPU_S} s of "
-            "CPU time"
+            f"reasoning-gym {version('reasoning-gym')} does not generate this question with this config "
+            f"in {CPU_S} s of CPU time"
             if "seed" in given.config
             else "the row has neither the question's entry nor the library's seed"
         )
