@@ -210,6 +210,8 @@ def score_replies(
         InputError: a file cannot be read, or a row lacks a necessary column.
         OutputFolderError: the folder already contains files, or is not writable.
     """
+    if task is not None and task not in load_table():
+        raise unknown_name("task", task, load_table())
     folder = free_folder(output_dir, f"score-{path.stem}", remedy="choose another --output-dir", resume="", create=True)
     console = console or Console(stderr=True)
     columns = (

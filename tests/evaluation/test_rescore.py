@@ -258,6 +258,12 @@ def test_an_incomplete_entry_is_reported_with_its_place(tmp_path: Path) -> None:
         score_replies(path, output_dir=str(tmp_path / "out"))
 
 
+def test_an_unknown_task_is_refused_even_if_all_rows_name_theirs(tmp_path: Path) -> None:
+    path = _lines(tmp_path / "a.jsonl", [{"task": "gcd", "entry": GCD, "reply": RIGHT}])
+    with pytest.raises(UnknownNameError, match="unknown task 'gdc': did you mean 'gcd'"):
+        score_replies(path, task="gdc", output_dir=str(tmp_path / "out"))
+
+
 def test_mistakes_in_files_are_reported(tmp_path: Path) -> None:
     """Each error is one line, and no output folder is left behind."""
     empty = _lines(tmp_path / "empty.jsonl", [])
