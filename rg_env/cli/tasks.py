@@ -75,6 +75,8 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run `rg-env tasks` and return the exit code, which is 1 if the audit found problems."""
+    if options.json and (options.audit or options.name):
+        raise InputError("--json is for the list of all tasks, without NAME and --audit")
     if options.audit:
         return 0 if show_audit(options.name) else 1
     if len(options.name) > 1:

@@ -98,6 +98,8 @@ def test_the_audit_is_shown(rg_env: Run) -> None:
         (["tasks", "leg_countin"], "unknown task 'leg_countin': did you mean 'leg_counting'"),
         (["tasks", "leg_counting", "gcd"], "expected one task, got 2"),
         (["tasks", "--show", "2"], "require a task name"),
+        (["tasks", "gcd", "--json"], "--json is for the list of all tasks, without NAME and --audit"),
+        (["tasks", "--audit", "--json"], "--json is for the list of all tasks, without NAME and --audit"),
         (["tasks", "--category", "logics"], "unknown category 'logics': did you mean 'logic'"),
         (["report", "RUN/metrics.jsonl"], "is not a results file from rg-env eval (results_*.json); pass the run's"),
         (["plot", "SWEEP"], "SWEEP is a sweep: use `rg-env compare SWEEP`, or pass the folders of its runs"),
