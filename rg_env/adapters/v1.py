@@ -60,6 +60,7 @@ _OF_V0 = {
     "evaluate": "vf-eval, or env.run_episode(task, context) for each task of env.taskset",
 }
 """Attributes of environments for the v0 API, with what to use instead."""
+_ROWS = ("train_rows", "eval_rows")
 _SPLIT = inspect.Parameter("split", inspect.Parameter.KEYWORD_ONLY, default="eval")
 
 
@@ -428,7 +429,8 @@ if hasattr(vf, "SingleAgentEnv"):  # Verifiers 0.2 lacks this class; in that rel
         def __getattr__(self, name: str) -> Any:
             if use := _OF_V0.get(name):
                 raise AttributeError(f"{name} belongs to Verifiers' v0 API, up to 0.3.1: use {use}")
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            use = f": use env.environment.{name}" if hasattr(ReasoningGym, name) or name in _ROWS else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{use}")
 
     def load_environment(*args: Any, split: Literal["train", "eval"] = "eval", **options: Any) -> ReasoningGymEnv:
         """Build the environment.

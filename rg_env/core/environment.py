@@ -71,6 +71,8 @@ class PromptOptions:
             raise InputError(f"chat_template_kwargs must be a mapping, not {shortened(self.chat_template_kwargs)}")
         for message in self.shots:
             check_text("few_shot", message["content"])
+        if not isinstance(self.opens_thinking, bool):
+            raise InputError(f"opens_thinking must be True or False, not {shortened(self.opens_thinking)}")
         check_text("system_prompt", self.system_prompt or "")
         check_text("preamble", self.preamble or "")
         build_messages("", self.system_prompt, self.prompt_placement)  # raises an error for an unknown placement
@@ -407,7 +409,13 @@ class ReasoningGym(Environment):
         self.train_rows, self.eval_rows = self.to_examples(train), self.to_examples(evaluation)
 
     def to_examples(self, rows: Sequence[DrawnRow]) -> list[dict[str, Any]]:
-        """Convert drawn rows to examples with this environment's prompt and grading."""
+        """Convert drawn rows to examples with this environment's prompt and grading.
+
+        Raises `InputError` for rows that rg_env did not draw."""
+        if other := next((row for row in rows if "info" not in row), None):
+            raise InputError(
+                f"to_examples takes drawn rows, not {shortened(other)}: for your own rows, use rg_env.Environment"
+            )
         return self.prompt_options.to_examples(rows)
 
 

@@ -156,6 +156,9 @@ def test_attributes_of_the_v0_api_are_explained(name: str, use: str) -> None:
         getattr(env, name)
     with pytest.raises(AttributeError, match=r"^'ReasoningGymEnv' object has no attribute 'datset'$"):
         env.datset  # noqa: B018
+    for name in ("train_rows", "score"):
+        with pytest.raises(AttributeError, match=rf"no attribute '{name}': use env.environment.{name}$"):
+            getattr(env, name)
 
 
 def test_a_split_without_rows_is_an_error_when_it_is_read() -> None:

@@ -350,6 +350,8 @@ def test_reasoning_gym_is_an_environment() -> None:
     drawn = build_rows(["leg_counting", "chain_sum"], "train", 6, 3)
     assert [row["question"] for row in env.train_rows] == [row["question"] for row in drawn]
     assert env.to_examples(drawn) == env.train_rows
+    with pytest.raises(InputError, match=r"not {'question': '\?'}: for your own rows, use rg_env.Environment"):
+        env.to_examples([{"question": "?"}])  # type: ignore[typeddict-item]
     assert repr(env).startswith(
         "ReasoningGym(leg_counting, chain_sum, 6 training and 4 evaluation rows, rewards {'corr"
     )

@@ -62,6 +62,7 @@ def test_messages(arguments: dict[str, Any], expected: list[tuple[str, str]]) ->
     [
         ({"prompt_placement": "sytem"}, UnknownNameError, "did you mean 'system'"),
         ({"grading": "upsteam"}, UnknownNameError, "did you mean 'upstream'"),
+        ({"opens_thinking": "no"}, InputError, "opens_thinking must be True or False, not 'no'"),
         ({"system_prompt": 5}, InputError, "system_prompt must be text, not 5"),
         ({"preamble": "\ud800"}, InputError, "preamble contains an unpaired surrogate"),
         ({"few_shot": [{"role": "user"}]}, InputError, "few_shot must be a number of examples up to 100, or a list of"),
