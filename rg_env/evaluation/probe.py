@@ -292,7 +292,7 @@ def mixture(found: Sequence[Probed]) -> dict[str, Any]:
         tasks = {name: {} if each.level is None else {"level": each.level} for name, each in chosen.items()}
         few_shot = max(each.few_shot for each in chosen.values())
         return {"tasks": tasks, **({"prompt": {"few_shot": few_shot}} if few_shot else {})}
-    if all(each.verdict == "too few" for each in found):
+    if any(each.verdict == "too few" for each in found):
         raise InputError(f"too few questions to judge; probe with --num-examples {LEAST_QUESTIONS} or more")
     raise InputError("none of these tasks is trainable for this model: try other levels (--levels), or other tasks")
 

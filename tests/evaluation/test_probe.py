@@ -111,7 +111,7 @@ def test_training_starts_at_the_level_with_most_informative_groups() -> None:
     with pytest.raises(InputError, match="none of these tasks is trainable"):
         mixture([each for each in found if each.task == "gcd"])
     with pytest.raises(InputError, match="too few questions to judge; probe with --num-examples 16 or more"):
-        mixture(_judged(_task(MIXED[:8])))
+        mixture(_judged(_task(MIXED[:8]), _task(HARD, "maze", "maze")))
 
 
 def test_the_columns_of_the_table_are_explained() -> None:
