@@ -78,6 +78,8 @@ def test_bad_registrations_are_refused() -> None:
     with pytest.raises(InputError, match="takes an optional name"):
         reward(3)  # type: ignore[call-overload]
 
+    assert reward() is reward
+
 
 def test_the_same_source_may_register_again() -> None:
     """A notebook cell that is run twice replaces its reward."""
@@ -128,6 +130,10 @@ def test_rewards_can_be_given_in_many_forms(spec: Any, expected: list[tuple[str,
         (
             [lambda completions, answer, log=None, **columns: []],
             r"\(completions=\[rollout.text\], answer=\[rollout.row\['answer'\]\]",
+        ),
+        (
+            [lambda data_source, solution_str, ground_truth, extra_info=None: 0.0],
+            r"'data_source', as in verl: .*\(data_source=task, solution_str=rollout.text, ground_truth=answer, ext",
         ),
         ([lambda prompts=None, **columns: []], r"a batch \('prompts'\), as in TRL"),
         ({"length": {"when": "corect"}}, "reward 'length': when='corect': must be one of 'answered', 'correct'"),
@@ -214,6 +220,13 @@ def test_a_reward_that_raises_is_an_error_with_its_cause() -> None:
         WeightedReward("bad", bad, 1.0).value(rollout, {})
     assert isinstance(caught.value.__cause__, KeyError)
     assert len(str(caught.value)) < 400
+
+
+def test_a_reward_that_takes_the_messages_for_text_is_told_where_the_text_is() -> None:
+    with pytest.raises(
+        RewardError, match=r"no attribute 'split' \(.*\); prompt and completion are lists .*rollout.text;"
+    ):
+        WeightedReward("bad", lambda completion: len(completion.split()), 1.0).value(make(), {"completion": []})
 
 
 def test_rewards_and_rollouts_can_be_pickled() -> None:

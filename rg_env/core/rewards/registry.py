@@ -42,6 +42,8 @@ GATES: dict[str, Callable[[Rollout], bool]] = {
 """Conditions by name. A gated reward is 0 for rollouts that do not meet its condition."""
 _MAX_VALUE = 1e38
 _VARIABLE = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+_VERL = {"data_source": "task", "solution_str": "rollout.text", "ground_truth": "answer", "extra_info": "info"}
+"""Parameters of verl's reward functions, with what they are here."""
 _BATCH = {"completions": "rollout.text", "prompts": "rollout.prompt", "completion_ids": "rollout.token_ids"}
 """Parameters of reward functions for TRL, each with one rollout's value."""
 _ONE_ROLLOUT = "a reward scores one rollout and returns a number"
@@ -102,12 +104,14 @@ _REGISTRY: dict[str, RewardFunction] = {}
 @overload
 def reward(name: _F) -> _F: ...
 @overload
-def reward(name: str) -> Callable[[_F], _F]: ...
-def reward(name: Any) -> Any:
-    """Register a reward function under its own name (`@reward`) or another name (`@reward("name")`).
+def reward(name: str | None = None) -> Callable[[_F], _F]: ...
+def reward(name: Any = None) -> Any:
+    """Register a reward function under its own name (`@reward` or `@reward()`) or another name (`@reward("name")`).
 
     Raises `InputError` if the name is already taken or the signature is not supported.
     """
+    if name is None:
+        return reward
     if callable(name):
         return _register(_name_of(name), name)
     if not isinstance(name, str):
@@ -154,6 +158,12 @@ def check_signature(name: str, function: RewardFunction) -> None:
             raise InputError(
                 f"reward {name!r} takes a batch ({parameter.name!r}), as in TRL, but {_ONE_ROLLOUT}: wrap "
                 f"it, as in `def NAME(rollout): return {name}({call})[0]`"
+            )
+        if parameter.name in _VERL and parameter.default is parameter.empty:
+            call = ", ".join(f"{each.name}={_VERL[each.name]}" for each in parameters if each.name in _VERL)
+            raise InputError(
+                f"reward {name!r} takes {parameter.name!r}, as in verl: wrap it, as in "
+                f"`def NAME(rollout, task, answer, info): return {name}({call})`"
             )
         if parameter.name not in PARAMETERS and parameter.default is parameter.empty:
             raise unknown_name(f"parameter of reward {name!r}", parameter.name, PARAMETERS)
@@ -277,7 +287,11 @@ def _failing(name: str, rollout: Rollout) -> Iterator[str]:
     except (Exception, SystemExit, asyncio.CancelledError) as error:
         if isinstance(error, asyncio.CancelledError) and is_canceled():
             raise  # the caller canceled the scoring
-        raise RewardError(f"reward {name!r} raised {user_error(error)}; {where}") from error
+        is_list = isinstance(error, AttributeError | TypeError) and "'list'" in str(error)
+        hint = (
+            "; prompt and completion are lists of messages: for the reply's text, use rollout.text" if is_list else ""
+        )
+        raise RewardError(f"reward {name!r} raised {user_error(error)}{hint}; {where}") from error
 
 
 def checked_value(name: str, value: object, where: str, function: object = None) -> float:
