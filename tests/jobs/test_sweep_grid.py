@@ -120,7 +120,7 @@ UPLOADED = ["hub.enabled=true", "hub.repo_id=me/legs"]
         ("", "data.answer_after=####,x", "('#' starts a comment in YAML): write empty values as '' and put text in"),
         ("", "seed=!!binary aGk=", "is not supported"),
         ("", f"seed={'[' * 60}{']' * 60}", "nested more than 50 levels deep"),
-        ("", "seed=0,1; seed=2", "seed and seed are both swept"),
+        ("", "seed=0,1; seed=2", "seed is swept twice: list all its values"),
         ("", "training={beta: 0.1}; training.beta=0.2", "but overlap"),
         ("", f"seed={','.join(map(str, range(1001)))}", "the sweep has 1,001 points (1001), more than 1,000"),
         ("", "output.dir=a,b", "each point gets its own folder in output.dir, so set output.dir to a single value"),
