@@ -208,10 +208,10 @@ class Environment:
         return resolved
 
     def _note_missing_answers(self, rows: Sequence[Row]) -> None:
-        missing = sum(not row["answer"] for row in rows)
+        missing = sum(not row["answer"] and "rg_task" not in row["info"] for row in rows)
         if missing and "correctness" in self.reward_weights:
             print_once(
-                f"note: {missing:,} of {counted(len(rows), 'row')} have no answer: their correctness is 0, and "
+                f"note: no answer in {missing:,} of {counted(len(rows), 'row')}: their correctness is 0, and "
                 "accuracy is not measured"
             )
 

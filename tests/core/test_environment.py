@@ -141,7 +141,7 @@ def test_rows_without_answers_are_reported_if_correctness_is_rewarded(capsys: py
     assert capsys.readouterr().out == ""
     Environment(rows, rows)
     assert capsys.readouterr().out == (
-        "note: 2 of 4 rows have no answer: their correctness is 0, and accuracy is not measured\n"
+        "note: no answer in 2 of 4 rows: their correctness is 0, and accuracy is not measured\n"
     )
 
 
