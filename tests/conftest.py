@@ -42,6 +42,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 LONGEST = (
     "test_processes", "test_trl_training", "test_sweep_command", "test_grpo_loop", "test_uploads", "test_end_to_end",
     "test_fsdp2", "test_real_shards", "test_actor_critic", "test_generation", "test_notebook", "test_dataset",
+    "test_main_job",
 )  # fmt: skip
 """Modules with tests that take half a minute or more."""
 
