@@ -167,7 +167,11 @@ class OptionParser(argparse.ArgumentParser):
                 raise self.unknown(argument)
         if match := re.match(r"argument (?:-\w/)?(--[\w-]+)\S*: (expected|ignored) .*argument", message):
             action = self._option_string_actions[match[1]]
-            value = f"needs a value: {match[1]} {action.metavar}" if match[2] == "expected" else "takes no value"
+            value = (
+                f"needs a value: {match[1]} {action.metavar or action.dest.upper()}"
+                if match[2] == "expected"
+                else "takes no value"
+            )
             message = f"{match[1]} {value}"
         raise InputError(f"{self.prog}: {message}; see `{self.prog} --help`")
 

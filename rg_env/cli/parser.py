@@ -78,7 +78,8 @@ class CommandParser(OptionParser):
         return self.advice
 
     def error(self, message: str) -> NoReturn:
-        if "required: CONFIG" in message and (config := next(filter(is_config_file, self._arguments), "")):
+        config = next(filter(is_config_file, self._arguments), "") if self._has("overrides") else ""
+        if config and "required: CONFIG" in message:
             message = f"write {config} directly after {self.prog!r}, because the option before it took it as a value"
         super().error(message)
 

@@ -276,12 +276,12 @@ class Environment:
                 reward and the rollout.
             InputError: `rollouts` contains anything else, or a rollout's `info` is invalid.
         """
-        found = list(rollouts) if isinstance(rollouts, Iterable) else [None]
-        if not all(isinstance(each, Rollout) for each in found):
+        given = list(rollouts) if isinstance(rollouts, Iterable) else [None]
+        if not all(isinstance(each, Rollout) for each in given):
             raise InputError(
                 f"score takes a list of rollouts, such as [env.rollout(row, text)], not {shortened(rollouts)}"
             )
-        return self.rubric.score(found)
+        return self.rubric.score(given)
 
 
 def _note_library_rows(rows: Iterable[Row]) -> None:
@@ -412,9 +412,9 @@ class ReasoningGym(Environment):
         """Convert drawn rows to examples with this environment's prompt and grading.
 
         Raises `InputError` for rows that rg_env did not draw."""
-        if other := next((row for row in rows if "info" not in row), None):
+        if others := [row for row in rows if "info" not in row]:
             raise InputError(
-                f"to_examples takes drawn rows, not {shortened(other)}: for your own rows, use rg_env.Environment"
+                f"to_examples takes drawn rows, not {shortened(others[0])}: for your own rows, use rg_env.Environment"
             )
         return self.prompt_options.to_examples(rows)
 
@@ -450,8 +450,8 @@ def _row(row: object, where: str, index: int, options: PromptOptions) -> dict[st
         raise InputError(f"{where} must be a mapping with a question or a prompt, not {shortened(row)}")
     prompt, answer, info = (row.get(key) for key in ("prompt", "answer", "info"))
     if prompt is None and row.get("question") is None:
-        found = ", ".join(map(str, row))
-        advice = f"{found}: rename its columns to question and answer" if found else "nothing"
+        columns = ", ".join(map(str, row))
+        advice = f"{columns}: rename its columns to question and answer" if columns else "nothing"
         raise InputError(f"{where} has neither a prompt nor a question; it has {advice}")
     prompt = options.messages(own_text(row["question"], f"{where}: question")) if prompt is None else prompt
     if not prompt or not (isinstance(prompt, str) or _is_chat(prompt)):

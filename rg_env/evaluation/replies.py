@@ -211,7 +211,9 @@ def _of_row(row: Mapping[str, Any], defaults: Mapping[str, Any], where: str) -> 
         raise InputError(f"{where} has no reply: it needs one of the columns {', '.join(_COLUMNS['reply'])}")
     else:
         texts = [_parsed(values["reply"], only="[{")]
-        if isinstance(values["reply"], str) and not is_completion(texts[0]):
+        parts = texts[0] if isinstance(texts[0], list) else texts
+        are_messages = any(isinstance(each, Mapping) and "role" in each for each in parts)
+        if isinstance(values["reply"], str) and not is_completion(texts[0]) and not are_messages:
             texts = [values["reply"]]  # a text that happens to be JSON
     for text in texts:
         if not is_completion(text):

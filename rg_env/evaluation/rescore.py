@@ -30,7 +30,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-from rg_env.core.data.library_entries import CPU_S, entries_for
+from rg_env.core.data.library_entries import entries_for
 from rg_env.core.data.splits import question_hash
 from rg_env.core.files import opened_to_append
 from rg_env.core.grading.extraction import extract, is_completion
@@ -86,8 +86,8 @@ def grade(
         entry = entries_for(task, config, [entry_or_question]).get(entry_or_question.strip())
         if entry is None:
             raise InputError(
-                f"reasoning-gym {version('reasoning-gym')} does not generate this question of {task} with {config} "
-                f"in {CPU_S} s of CPU time: pass its entry"
+                f"reasoning-gym {version('reasoning-gym')} does not generate this question of {task} with {config}: "
+                "pass its entry"
             )
     else:
         entry = _checked(entry_or_question, "the entry")
@@ -173,8 +173,7 @@ class _Lookup:
         if entry is not None:
             return entry, ""
         why = self.failed.get(_key(given)) or (
-            f"reasoning-gym {version('reasoning-gym')} does not generate this question with this config "
-            f"in {CPU_S} s of CPU time"
+            f"reasoning-gym {version('reasoning-gym')} does not generate this question with this config"
             if "seed" in given.config
             else "the row has neither the question's entry nor the library's seed"
         )

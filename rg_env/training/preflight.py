@@ -139,7 +139,10 @@ def _check_resumed_rows(config: TrainConfig, run: Path) -> None:
                 RunFolder(run).manifest_file, train.mixture, {"train": train.seed, "eval": evaluation.seed}, train.by
             )
         except InputError as error:
-            raise InputError(f"cannot resume the run in {run}: {error}; set output.dir to another folder") from error
+            raise InputError(
+                f"cannot resume the run in {run}: {error}; use its tasks and seeds, or start a new run "
+                "without --resume in another output.dir"
+            ) from error
 
 
 def own_rows(config: TrainConfig) -> DataRows:

@@ -241,10 +241,11 @@ def test_all_mistakes_are_reported_at_once_each_with_its_line(tmp_path: Path) ->
     ("text", "override", "line"),
     [
         ("", "count=1", "FILE: name: is required"),
+        ("name: n\n", f"inner.rate=[{10**309}]", "inner.rate = [1000"),
         ("name: n\nnamed:\n  a: {rate: 1}\n", "named.b.rat=1", "named.b.rat = 1 @ command line: unknown key 'rat'"),
         ("name: n\ntasks:\n  a: {}\n  b:\n", "count=1", "tasks.b = null @ FILE:4: has no value: write {}"),
         ("name: n\ninner.rate: 1\n", "count=1", "inner.rate = 1 @ FILE:2: a key cannot contain a period: write inner:"),
-        ("name: n\ninner:\n\u00a0 rate: 1\n", "count=1", "\u00a0 rate = 1 @ FILE:3: '\\xa0 rate' contains a char"),
+        ("name: n\ninner:\n\u00a0 rate: 1\n", "count=1", "\u00a0 rate = 1 @ FILE:3: '\\xa0 rate' contains an invis"),
     ],
 )
 def test_a_mistake_names_the_file_or_the_command_line(tmp_path: Path, text: str, override: str, line: str) -> None:

@@ -28,7 +28,7 @@ def test_entries_are_drawn_until_the_questions_are_found_and_cached(
 def test_only_cpu_time_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Entries after the limit are missing. Grades must not depend on how busy a machine is, so a limit on time by the
     clock ends with an error instead."""
-    monkeypatch.setattr(library_entries, "CPU_S", 1)
+    monkeypatch.setattr(library_entries, "_CPU_S", 1)
     what = {"library": "gcd", "config": {"min_numbers": 2000, "max_numbers": 2000}, "seed": 1, "size": 100_000}
     entries = library_entries._drawn(what, {""})
     assert (len(entries), entries[-1]) == (100_000, None)

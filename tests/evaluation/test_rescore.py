@@ -250,6 +250,9 @@ def test_mistakes_in_rows_are_reported_with_their_place(tmp_path: Path, row: dic
 def test_a_reply_that_is_a_list_in_json_is_text(tmp_path: Path) -> None:
     [given] = read_replies(_lines(tmp_path / "a.jsonl", [{"task": "gcd", "question": "?", "reply": "[1, 2]"}]))
     assert given.text == "[1, 2]"
+    row = {"task": "gcd", "question": "?", "reply": json.dumps([{"role": "user", "content": "<answer>4</answer>"}])}
+    with pytest.raises(InputError, match="messages with one of the assistant"):
+        list(read_replies(_lines(tmp_path / "a.jsonl", [row])))
 
 
 def test_an_incomplete_entry_is_reported_with_its_place(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from rg_env.core.child_main import ParentPipe
 from rg_env.core.grading.workers import Outcome, WorkerPool
 
 TARGETS = '''
-import os, pathlib, re, resource, socket, sqlite3, subprocess, sys, tempfile, time
+import os, pathlib, re, resource, signal, socket, sqlite3, subprocess, sys, tempfile, time
 
 calls = warmed = 0
 
@@ -41,6 +41,7 @@ def die(pids): os.getpid() in pids and os.killpg(0, 9)
 def no_json(): return {1, 2}
 def huge(size): return "x" * size
 def environ(): return [dict(os.environ), os.getcwd(), os.listdir(), os.listdir(os.environ["HOME"])]
+def cpu_left(): return signal.getitimer(signal.ITIMER_PROF)[0]
 def limit(name): return resource.getrlimit(getattr(resource, "RLIMIT_" + name))
 def spin(): re.match("(a+)+$", "a" * 60 + "b")  # never releases the GIL
 

@@ -252,7 +252,10 @@ def test_a_resumed_run_keeps_its_tasks_and_seeds(here: Path) -> None:
         (["tasks.chain_sum.weight=2", "training.max_steps=9"], None),
         (["tasks=gcd"], "the list of tasks is ['chain_sum'] in the manifest but ['gcd'] here"),
         (["tasks.chain_sum.config.max_terms=9"], "the config of task chain_sum is"),
-        (["seed=1"], "the seed of the train rows is 0 in the manifest but 1 here; set output.dir to another folder"),
+        (
+            ["seed=1"],
+            "the seed of the train rows is 0 in the manifest but 1 here; use its tasks and seeds, or start a new run",
+        ),
     ):
         changed = load_train_config("run.yaml", ["output.dir=old", *overrides])
         with pytest.raises(InputError, match=re.escape(words)) if words else contextlib.nullcontext():

@@ -55,7 +55,7 @@ class Document:
         is the place of a null. If the value has no recorded origin, return the origin of a nested value or of its
         nearest parent, or the file name."""
         if self.get(path) == {}:
-            path = next((known for known in self.nulls if known[: len(path)] == path), path)
+            path = min((known for known in self.nulls if known[: len(path)] == path), default=path)
         if path not in self.origins:
             for known, origin in self.origins.items():
                 if known[: len(path)] == path:
@@ -180,8 +180,8 @@ def _extend(document: Document, file: Path, above: tuple[Path, ...], files: _Fil
     for parent in parents:
         target = file.parent / parent
         if not os.path.isfile(target):
-            remedy = "use a path relative to the config that extends it"
-            remedy = "it is a folder" if os.path.isdir(target) else remedy
+            is_folder = os.path.isdir(target)
+            remedy = "it is a folder" if is_folder else "use a path relative to the config that extends it"
             raise InputError(f"{place}: there is no file {one_line(target, 500)} to extend; {remedy}")
         _extend(document, target, (*above, here), files)
     own, earlier = values.get("imports"), document.values.get("imports") or []
@@ -294,8 +294,9 @@ def _folder_hint(folder: Path) -> str:
 
 
 def _similar(missing: Path) -> str:
-    """Return a question that suggests the configs of this name in `configs/`, or files with similar names, or ""."""
-    if "=" in missing.name and not is_config_file(missing.name):
+    """Return a hint: that overrides follow the config, or the configs of this name in `configs/`, or files with similar
+    names, or ""."""
+    if "=" in str(missing) and not is_config_file(missing.name):
         return "the config comes first, then the overrides"
     shipped = sorted(map(str, Path("configs").glob(f"*/{glob.escape(missing.stem)}.yaml")))
     return f"did you mean {' or '.join(shipped)}?" if shipped else similar_file(missing)

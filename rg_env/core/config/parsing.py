@@ -196,7 +196,7 @@ def problems_in(schema: type[BaseModel], error: ValidationError, *, term: str = 
 
 def _remedy(kind: str, path: Keys, value: Any, context: Mapping[str, Any]) -> str:
     """Return how to write the number or name that was meant, or "" if that is not known."""
-    if kind == "literal_error" and isinstance(value, str):
+    if kind == "literal_error" and isinstance(value, str) and value:
         names = re.findall("'([^']*)'", context["expected"])
         near = [name for name in names if name.startswith(value.lower())] or nearest(value.lower(), names)
         return f": did you mean {near[0]!r}?" if near else ""
@@ -211,9 +211,10 @@ def _remedy(kind: str, path: Keys, value: Any, context: Mapping[str, Any]) -> st
 
 def _is_number(value: Any) -> bool:
     try:
-        return bool(float(value) or True)
-    except (TypeError, ValueError):
+        float(value)
+    except (TypeError, ValueError, OverflowError):
         return False
+    return True
 
 
 def unknown_key(schema: type[BaseModel], path: Keys, kind: str = "key") -> str:
@@ -223,7 +224,7 @@ def unknown_key(schema: type[BaseModel], path: Keys, kind: str = "key") -> str:
     if section is None:
         return str(unknown_name("key", name, ()))
     if not name.isprintable():
-        return f"{name!r} contains a character that only looks like a space: indent with plain spaces"
+        return f"{name!r} contains an invisible character or an unusual space: indent with plain spaces"
     head, _, rest = name.partition(".")
     if rest and head in section.model_fields:
         return f"a key cannot contain a period: write {head}: {{{rest}: VALUE}}"
@@ -254,12 +255,9 @@ def likely_key(schema: type[BaseModel], name: str) -> str | None:
     """Return the dotted key that `name`, an option or another tool's key, most likely means, or None."""
     if name.partition(".")[0] in schema.model_fields:
         return name
-    for place, section in [((), schema), *_sections(schema)]:
-        match = re.match(r"use ([\w.]+)", getattr(section, "renamed", {}).get(name, ""))
-        if match and match[1] in section.model_fields:
-            return ".".join((*place, match[1]))
-        if match and match[1].partition(".")[0] in schema.model_fields:
-            return match[1]
+    if advice := getattr(schema, "renamed", {}).get(name):
+        match = re.match(r"use ([\w.]+)", _located(advice, schema, schema))
+        return match[1] if match and match[1].partition(".")[0] in schema.model_fields else None
     match = re.search(r"did you mean (\S+?\.\S+?)[ ?]", unknown_key(schema, (name,)))
     return match[1] if match else None
 

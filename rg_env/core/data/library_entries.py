@@ -24,7 +24,7 @@ from rg_env.errors import InputError, RGEnvError
 
 SIZE = 500
 """Number of entries of a config without `size`, as in the library."""
-CPU_S = 120
+_CPU_S = 120
 """Limit on the CPU time for the entries of one config. Questions not found by then stay without an entry. Time by the
 clock would make grades depend on what else the machine does."""
 _SILENCE_S = 600.0
@@ -63,7 +63,7 @@ def _drawn(what: Mapping[str, Any], wanted: Collection[str]) -> list[Any]:
     entries: list[Any] = []
     missing = set(wanted)
     try:
-        process.send({**what, "cpu_s": CPU_S})
+        process.send({**what, "cpu_s": _CPU_S})
         while missing and len(entries) < what["size"]:
             reply = process.receive(time.monotonic() + _SILENCE_S)
             if isinstance(reply, dict) and "error" in reply:

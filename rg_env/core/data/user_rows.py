@@ -256,7 +256,7 @@ def own_text(value: object, where: str, *, numbers: bool = False) -> str:
 
 
 def _is_missing(value: object) -> bool:
-    """Whether `value` is None, a NaN, or pandas' NaT or NA, whose comparison has no truth value."""
+    """Whether `value` is None, a NaN or NaT, or pandas' NA, whose comparison has no truth value."""
     try:
         return value is None or bool(value != value)
     except TypeError:

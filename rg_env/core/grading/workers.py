@@ -67,7 +67,7 @@ class Outcome:
 
     status: Literal["ok", "raised", "timed_out", "died"]
     """ok: the target returned. raised: the target raised an exception, or its value is not JSON or is too large.
-    timed_out: the worker was killed at the wall-time limit. died: the worker ended or violated the protocol during the
+    timed_out: the worker was killed at its time limit. died: the worker ended or violated the protocol during the
     call (twice, if it was killed externally), or no worker could be started."""
     value: Any = None
     """The target's value after a round trip through JSON, or None if `status` is not ok. The value is untrusted, so
@@ -131,7 +131,7 @@ class WorkerPool:
         memory_mb: MiB of address space available to calls, in addition to the space used by the imported target (Linux
             only).
         warmup: "module:function", called with `warmup_args` in each new worker before the limits apply.
-        start_s: time limit for importing the target and warming up, in seconds.
+        start_s: time limit for importing the target and warming up, and for each `first` call, in seconds.
 
     The constructor waits until the first worker is ready.
 

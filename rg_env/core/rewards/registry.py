@@ -192,7 +192,8 @@ def resolve_rewards(spec: object = None) -> list[WeightedReward]:
     for name, times in Counter(item.name for item in resolved).items():
         if times > 1:
             raise InputError(
-                f"reward {name!r} appears twice, but names must be unique: list rg_env.reward(NAME)(function) as NAME"
+                f"reward {name!r} appears twice, but names must be unique: list it once, or register the second "
+                "function under another name with rg_env.reward(NAME)"
             )
     return resolved
 
@@ -288,10 +289,8 @@ def _failing(name: str, rollout: Rollout) -> Iterator[str]:
         if isinstance(error, asyncio.CancelledError) and is_canceled():
             raise  # the caller canceled the scoring
         is_list = isinstance(error, AttributeError | TypeError) and "'list'" in str(error)
-        hint = (
-            "; prompt and completion are lists of messages: for the reply's text, use rollout.text" if is_list else ""
-        )
-        raise RewardError(f"reward {name!r} raised {user_error(error)}{hint}; {where}") from error
+        hint = "; if it takes the prompt or completion for text: these are lists of messages, so use rollout.text"
+        raise RewardError(f"reward {name!r} raised {user_error(error)}{hint if is_list else ''}; {where}") from error
 
 
 def checked_value(name: str, value: object, where: str, function: object = None) -> float:
