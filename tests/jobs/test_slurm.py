@@ -16,8 +16,6 @@ from typing import Any
 
 import pytest
 import yaml
-
-pytest.importorskip("psutil", reason="needs the train or eval extra")
 from slurm_cluster import CONFIG, EVALUATION, JOB, JOBS, PORT, REPOSITORY, Cluster, job
 from worker_pools import until
 

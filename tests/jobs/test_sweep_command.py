@@ -14,8 +14,6 @@ import pytest
 from forked_python import PYTHON
 from run_code import without_progress
 
-pytest.importorskip("psutil", reason="needs the train or eval extra")
-
 from rg_env.core.config import yaml12
 from rg_env.core.processes import entered
 from rg_env.core.text import counted
