@@ -28,6 +28,7 @@ EVAL = ["eval", "--models", "tiny", "--tasks", "leg_counting", "-n", "8", "--max
 COMMANDS: dict[str, tuple[list[str], str]] = {
     "rg-env train": (TRAIN, "evaluation after step"),
     "rg-env eval": (EVAL, "tiny: 8 of 8"),
+    "rg-env train --sweep, four whole runs": ([*TRAIN, "--sweep", "seed=0,1,2,3"], ""),
     "rg-env train --dry-run": ([*TRAIN, "--dry-run"], ""),
     "rg-env train, invalid config": ([*TRAIN, "training.max_stepz=1"], ""),
     "rg-env tasks": (["tasks"], ""),

@@ -51,19 +51,29 @@ class ParentPipe:
         except BrokenPipeError:
             end_group()
 
+    def close(self) -> None:
+        """Close this end of the pipe."""
+        os.close(self._requests)
+        os.close(self._replies)
+
 
 def end_group() -> None:
     """Kill this process and the rest of its process group."""
     os.killpg(0, signal.SIGKILL)
 
 
-def main() -> None:
-    parent, command = int(sys.argv[1]), sys.argv[2:]
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs inherit an ignored SIGINT
+def end_with(parent: int) -> None:
+    """Let this process receive SIGTERM when its parent ends (Linux only), and exit if the parent has ended."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:  # the parent may have died before the prctl call
             sys.exit(1)
+
+
+def main() -> None:
+    parent, command = int(sys.argv[1]), sys.argv[2:]
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs inherit an ignored SIGINT
+    end_with(parent)
     try:
         os.execvp(command[0], command)
     except OSError as error:

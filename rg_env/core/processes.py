@@ -1,4 +1,5 @@
-"""Start, limit, watch and end child processes. This module starts every child process of rg_env.
+"""Start, limit, watch and end child processes. This module starts every child process of rg_env, except the forks of
+`core.fork_server`.
 
     run(["nvidia-smi"], deadline_s=10)                                # wait for its exit code and output
 
@@ -51,6 +52,7 @@ TICK_S = 0.1
 TOGETHER_S = 1.0
 """Seconds within which different signals count as a single request to stop, because a closing terminal or a scheduler
 may send two."""
+PYTHON_M = (sys.executable, "-P", "-m")
 _PR_SET_CHILD_SUBREAPER = 36
 _LAUNCHER_PREFIXES = ("RANK", "LOCAL_", "WORLD_SIZE", "MASTER_", "ACCELERATE_", "TORCHELASTIC_", "FSDP_")
 _BARE = ("PATH", "HOME", "TMPDIR", "LANG")
@@ -210,25 +212,40 @@ class Command:
         return " ".join([*variables, shlex.join(self.arguments)])
 
 
+def python_module(module: str, *arguments: str) -> Command:
+    """Return the command that runs a module with this interpreter. `-P` prevents imports from the working directory."""
+    return Command((*PYTHON_M, module, *arguments))
+
+
 class ProcessGroup:
     """A running `command` that writes its output directly to the file `log`, so the command never blocks on a reader.
 
     Args:
         environment: base environment, to which the command's own variables are added. Default: this process's
             environment.
+        fork: function that starts the command by forking a process (`ForkServer.start`), or returns None if it cannot
+            do so.
 
     Create a `ProcessGroup` in a thread that outlives the program, because the kernel signals the program when that
     thread ends.
     """
 
-    def __init__(self, command: Command, log: Path, *, environment: Mapping[str, str] | None = None):
+    def __init__(
+        self,
+        command: Command,
+        log: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+        fork: "Callable[[Command, Path], psutil.Process | None] | None" = None,
+    ):
         import psutil
 
         self.command, self.log = command, log
         with opened_to_append(log) as output:
             self._begin = self._read = output.seek(0, os.SEEK_END)  # earlier output in the file is from another program
             base = os.environ if environment is None else environment
-            self._process = psutil.Popen(
+            forked = fork(command, log) if fork else None
+            self._process: psutil.Process = forked or psutil.Popen(
                 [sys.executable, "-I", "-S", child_main.__file__, str(os.getpid()), *command.arguments],
                 env={**base, "PYTHONUNBUFFERED": "1", **command.environment},
                 stdin=subprocess.DEVNULL,
@@ -243,16 +260,16 @@ class ProcessGroup:
     def code(self) -> int | None:
         """The program's exit code, following the shell convention: 128 + N after signal N. None while the program is
         running."""
-        code = self._process.poll()
-        return 128 - code if code is not None and code < 0 else code
+        return self.wait(0)
 
     def wait(self, timeout_s: float) -> int | None:
         """Wait for the program and return its exit code, or None if it is still running after `timeout_s` seconds."""
         import psutil
 
         with contextlib.suppress(psutil.TimeoutExpired):
-            self._process.wait(timeout_s)
-        return self.code
+            code = int(self._process.wait(timeout_s))
+            return 128 - code if code < 0 else code
+        return None
 
     def interrupt(self) -> None:
         """Send SIGINT to the program or, if it is a launcher, to each of its workers. No process receives the signal

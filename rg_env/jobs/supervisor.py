@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from rg_env.core.fork_server import ForkServer
 from rg_env.core.processes import TICK_S, TOGETHER_S, Command, ProcessGroup, ending_orphans, stop_signals
 
 GRACE_S = 15.0
@@ -64,10 +65,12 @@ class Supervisor:
                 self._show_output()
                 self._programs.clear()
 
-    def start(self, command: Command, log: Path, shown: Callable[[str], str | None]) -> ProcessGroup:
-        """Start a program and write its output to `log`. `shown` maps an output line to the line shown on the console,
-        or to None to hide it."""
-        program = ProcessGroup(command, log)
+    def start(
+        self, command: Command, log: Path, shown: Callable[[str], str | None], server: ForkServer | None = None
+    ) -> ProcessGroup:
+        """Start a program, from `server` if possible, and write its output to `log`. `shown` maps an output line to the
+        line shown on the console, or to None to hide it."""
+        program = ProcessGroup(command, log, fork=server.start if server else None)
         self._programs.append((program, shown))
         return program
 

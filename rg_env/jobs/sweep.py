@@ -1,4 +1,5 @@
-"""Run a grid of validated configs one after another, each in its own process.
+"""Run a grid of validated configs one after another, each in its own process. On Linux without a GPU, the processes are
+forked from one that has imported torch, so that only the first run waits for the imports.
 
     words = ["training.learning_rate=1e-6,2e-6", "seed=0,1,2"]
     sweep = load_sweep("configs/train/tiny.yaml", [], words)
@@ -39,7 +40,8 @@ import yaml
 from rg_env.core.config import yaml12
 from rg_env.core.config.files import COMMAND_LINE, Document, leaves, overridden, read_config, without_key
 from rg_env.core.files import check_no_link, links_out, make_folder, read_bytes, write_aside
-from rg_env.core.processes import Command, entered
+from rg_env.core.fork_server import ForkServer
+from rg_env.core.processes import Command, entered, python_module
 from rg_env.core.run_folder import RunFolder, damaged, locked, read_yaml
 from rg_env.core.text import counted, listed, one_line, point_labels, shortened
 from rg_env.errors import ConfigError, InputError, OutputFolderError
@@ -56,6 +58,10 @@ MOST_CHARACTERS = 80
 _NAME = re.compile(r"[A-Za-z0-9_=+][A-Za-z0-9._=+-]*")
 _FREE = ("output", "logging", "hub", "engine.host", "engine.port")
 """Keys that may change when a sweep is resumed."""
+_OVER = ("finished", "stopped")
+"""Statuses of runs that are not rerun."""
+_SHARED_MODULES = ("rg_env.training.run", "rg_env.evaluation.plots.curves")
+"""Modules that every run needs, with all that they import. Importing them takes most of the CPU time of a start."""
 
 
 Axes = dict[str, list[Any]]
@@ -325,16 +331,15 @@ def refuse_sweep(folder: str | None) -> None:
         raise OutputFolderError(f"{folder} contains a sweep: add its --sweep ..., or pass one of its run folders")
 
 
-CommandLine = Callable[[SweepPoint, Path, bool], list[str]]
-"""Function that creates a point's command line from the point, its folder, and whether its run resumes."""
+PointCommand = Callable[[SweepPoint, Path, bool], Command]
+"""Function that creates a point's command from the point, its folder, and whether its run resumes."""
 
 
-def train_command(point: SweepPoint, folder: Path, resumes: bool) -> list[str]:
-    """Return the command line that trains a point with this interpreter. `-P` prevents imports from the working
-    directory."""
+def train_command(point: SweepPoint, folder: Path, resumes: bool) -> Command:
+    """Return the command that trains a point."""
     settings = [str(folder.parent / CONFIG_FILE), *point.overrides, override("output.dir", str(folder))]
     resume = ["--resume", "auto"] if resumes else []
-    return [sys.executable, "-P", "-m", "rg_env.cli.main", "train", *settings, *resume]
+    return python_module("rg_env.cli.main", "train", *settings, *resume)
 
 
 def resume_command(file: str, overrides: Sequence[str], words: Sequence[str], folder: Path) -> str:
@@ -344,7 +349,7 @@ def resume_command(file: str, overrides: Sequence[str], words: Sequence[str], fo
     return shlex.join([entered("rg-env"), "train", file, *settings, "--resume", "auto"])
 
 
-def run_sweep(sweep: Sweep, folder: Path, *, again: str, command: CommandLine = train_command) -> int:
+def run_sweep(sweep: Sweep, folder: Path, *, again: str, command: PointCommand = train_command) -> int:
     """Run the unfinished points, one after another.
 
     Args:
@@ -357,13 +362,17 @@ def run_sweep(sweep: Sweep, folder: Path, *, again: str, command: CommandLine = 
     """
     make_folder(folder / LOGS)
     supervisor = Supervisor()
-    with supervisor.noting_signals(), locked(folder):
+    with supervisor.noting_signals(), locked(folder), contextlib.ExitStack() as at_end:
         for name, values in ((SWEEP_FILE, sweep.described()), (CONFIG_FILE, sweep.base())):
             write_aside(folder / name, yaml12.to_yaml(values))
+        server = None
+        if sys.platform == "linux" and any(status_of(folder, point.name)[0] not in _OVER for point in sweep.points):
+            server = ForkServer(_SHARED_MODULES)
+            at_end.callback(server.kill)
         failed = False
         for point in sweep.points:
             if not supervisor.signals:
-                failed |= not _run_point(supervisor, sweep, point, folder, command)
+                failed |= not _run_point(supervisor, sweep, point, folder, command, server)
         if supervisor.signals:
             supervisor.say(f"the sweep was interrupted; resume it with: {again}")
             return 128 + supervisor.signals[0]
@@ -384,12 +393,19 @@ def _shown(head: str) -> Callable[[str], str | None]:
     return shown
 
 
-def _run_point(supervisor: Supervisor, sweep: Sweep, point: SweepPoint, folder: Path, command: CommandLine) -> bool:
+def _run_point(
+    supervisor: Supervisor,
+    sweep: Sweep,
+    point: SweepPoint,
+    folder: Path,
+    command: PointCommand,
+    server: ForkServer | None,
+) -> bool:
     """Run a point until it ends. A point that has already finished or been stopped by a monitor is not rerun. Returns
     whether the run has finished, rather than failed or been stopped."""
     head, place = f"[{point.number}/{len(sweep.points)}]", folder / point.name
     status, reason = status_of(folder, point.name)
-    if status in ("finished", "stopped"):
+    if status in _OVER:
         supervisor.say(f"{head} {point.name}: already {' '.join([status, reason]).strip()}")
         return status == "finished"
     failure, log = _failure_file(folder, point.name), folder / LOGS / f"{point.name}.log"
@@ -398,8 +414,10 @@ def _run_point(supervisor: Supervisor, sweep: Sweep, point: SweepPoint, folder: 
     resumes = _has_files(place)
     supervisor.say(f"{head} {point.name}{' resumes' if resumes else ''}")
     start = time.monotonic()
+    if server and not supervisor.wait_until(lambda: not server.is_importing()):
+        return False
     with supervisor.ending_programs():
-        program = supervisor.start(Command(tuple(command(point, place, resumes))), log, _shown(head))
+        program = supervisor.start(command(point, place, resumes), log, _shown(head), server)
         if not supervisor.wait_until(lambda: program.code is not None):
             supervisor.let_save(program, "interrupted: the run", interrupt=True)
     status, reason = status_of(folder, point.name)

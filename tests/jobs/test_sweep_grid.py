@@ -196,14 +196,14 @@ def test_a_run_is_started_with_the_config_that_was_checked(config: str, words: l
     (folder / "config.yaml").write_text(yaml12.to_yaml(sweep.base()))
     Path(config).write_text("edited: since\n")
     for point, checked in zip(sweep.points, sweep.configs, strict=True):
-        command = train_command(point, folder / point.name, resumes=True)
+        command = train_command(point, folder / point.name, resumes=True).arguments
         *_, resume, auto = command
         file, *overrides = command[command.index("train") + 1 : -2]
         assert (resume, auto, file) == ("--resume", "auto", f"{name}/config.yaml")
         started = load_train_config(file, overrides).resolved()
         assert started["output"].pop("dir") == f"{name}/{point.name}"
         assert started == checked.resolved()
-        assert train_command(point, folder / point.name, resumes=False) == command[:-2]
+        assert train_command(point, folder / point.name, resumes=False).arguments == command[:-2]
 
 
 def test_differences_between_two_sweeps_are_described(config: str) -> None:

@@ -3,6 +3,7 @@ output, exit code, files and child processes are checked."""
 
 import json
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,16 @@ SWEEP = """
 import sys
 from pathlib import Path
 from rg_env.commands import run_command
+from rg_env.core.processes import Command, python_module
 from rg_env.jobs import supervisor, sweep as sweeps
 from rg_env.jobs.sweep import load_sweep
 
 supervisor.GRACE_S, supervisor.HURRY_S = 1.0, 0.2
+sweeps._SHARED_MODULES = ("imports",)  # the stand-in needs no other
 def command(point, folder, goes_on):
-    return [sys.executable, "trainer.py", str(folder), str(point.values["seed"]), str(goes_on)]
+    arguments = [str(folder), str(point.values["seed"]), str(goes_on)]
+    return python_module("trainer", *arguments) if is_forked else Command((sys.executable, "trainer.py", *arguments))
+is_forked = sys.argv.pop(1) == "forked"
 sweep = load_sweep("run.yaml", ["output.dir=sweep"], sys.argv[1:])
 folder = sweeps.sweep_folder(sweep, "run", resume=True)
 run_command(lambda: sweeps.run_sweep(sweep, folder, again="the same again", command=command))
@@ -69,13 +74,18 @@ print("  an answer\\nTrained for 20 steps\\nFiles in sweep", flush=True)
 @pytest.fixture(autouse=True)
 def config(folder: Path) -> None:
     """Write a config and the stand-in for a run to the working directory."""
-    for name, text in (("run.yaml", CONFIG), ("trainer.py", TRAINER)):
+    for name, text in (("run.yaml", CONFIG), ("trainer.py", TRAINER), ("imports.py", "")):
         (folder / name).write_text(text)
 
 
-@pytest.fixture
-def started(start_program: Callable[..., Any]) -> Started:
-    return lambda *words: start_program(SWEEP, *(words or WORDS))
+ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux are runs forked")
+FORKED = pytest.param("forked", marks=ON_LINUX)
+
+
+@pytest.fixture(params=[FORKED, "new program"])
+def started(start_program: Callable[..., Any], request: pytest.FixtureRequest) -> Started:
+    """Return a function that starts a sweep. Its runs are forked, or started as they are if there is a GPU."""
+    return lambda *words: start_program(SWEEP, request.param, *(words or WORDS))
 
 
 def ended(sweep: Any) -> tuple[int, list[str], str]:
@@ -148,6 +158,17 @@ def test_a_signal_lets_the_run_save_and_ends_the_sweep(folder: Path, started: St
     ]
     assert status_of(Path("sweep"), "seed=1") == ("not finished", "interrupted after 20 steps")
     assert status_of(Path("sweep"), "seed=2") == ("not started", "")
+
+
+@pytest.mark.parametrize("started", [FORKED], indirect=True)
+def test_a_signal_during_the_imports_ends_the_sweep(folder: Path, started: Started) -> None:
+    """No run is started, and the sweep does not wait for the imports."""
+    imports = "import os, time\nopen(f'pid-{os.getpid()}', 'w').close()\ntime.sleep(60)\n"
+    (folder / "imports.py").write_text(imports)
+    code, lines, errors = ended(started().until("pid-*").signal(signal.SIGINT))
+    assert (code, errors) == (128 + signal.SIGINT, "")
+    assert lines == ["[1/3] seed=0", "the sweep was interrupted; resume it with: the same again"]
+    assert not Path("sweep/seed=0").exists()
 
 
 def test_a_folder_of_another_sweep_is_refused(folder: Path) -> None:

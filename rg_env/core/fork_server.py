@@ -1,0 +1,111 @@
+"""Start Python programs quickly by forking a process that has already imported what they need (Linux only).
+
+    server = ForkServer(["torch"])
+    program = ProcessGroup(python_module("my_package.train", "--seed", "1"), log, fork=server.start)
+    server.kill()
+
+Threads do not survive a fork, and a process that has looked for GPUs cannot be forked to use them. The imported modules
+must therefore not start threads, and on a machine with a GPU nothing is forked.
+"""
+
+import gc
+import os
+import runpy
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from rg_env.core.child_main import ParentPipe, end_with
+from rg_env.core.processes import PYTHON_M, TICK_S, Command, JsonProcess, ProcessEndedError, adopt_orphans
+
+if TYPE_CHECKING:
+    import psutil
+
+
+class ForkServer:
+    """A process that imports `modules` once, and is then forked for each program. The programs have the environment and
+    the working directory that this process had when it created the server."""
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        adopt_orphans()
+        self._process = JsonProcess("rg_env.core.fork_server:serve", {**os.environ, "PYTHONUNBUFFERED": "1"})
+        self._process.send(modules)
+        self._state: Literal["importing", "ready", "ended"] = "importing"
+
+    def is_importing(self) -> bool:
+        """Whether the imports are still running."""
+        if self._state == "importing" and not self._process.is_silent():
+            self._state = "ended" if self._reply() is None else "ready"
+        return self._state == "importing"
+
+    def start(self, command: Command, log: Path) -> "psutil.Process | None":
+        """Start a `python_module` as a child of this process, with output to the end of `log`. This method waits until
+        the imports are finished.
+
+        Returns:
+            The process, or None if nothing can be forked: because `command` is another program or sets variables,
+            because an import failed, or because there is a GPU.
+        """
+        import psutil
+
+        while self.is_importing():
+            time.sleep(TICK_S)
+        if self._state == "ended" or command.arguments[: len(PYTHON_M)] != PYTHON_M or command.environment:
+            return None
+        pid = self._reply([*command.arguments[len(PYTHON_M) :], os.path.abspath(log)])
+        return None if pid is None else psutil.Process(pid)
+
+    def kill(self) -> None:
+        """End the server. The programs continue."""
+        self._process.kill()
+
+    def _reply(self, *requests: Any) -> Any:
+        """Send requests and return the next reply, or None if the server has ended."""
+        try:
+            for request in requests:
+                self._process.send(request)
+            return self._process.receive()
+        except ProcessEndedError:
+            self._state = "ended"
+            return None
+
+
+def serve() -> None:
+    """Run a `ForkServer`'s process: import the modules in the first message, then fork for each further message.
+
+    A fork runs `python -m MODULE ARGUMENT ...` in its own session. Its reply is its id.
+    """
+    pipe, parent = ParentPipe(), os.getppid()
+    for module in pipe.receive():
+        import_module(module)
+    torch: Any = sys.modules.get("torch")
+    if torch and torch.accelerator.is_available():
+        sys.exit("there is a GPU")
+    gc.freeze()  # collecting these objects again would copy the memory pages that the forks share
+    pipe.send("ready")
+    while True:
+        module, *arguments, log = pipe.receive()
+        if between := os.fork():
+            os.waitpid(between, 0)
+            continue
+        between = os.getpid()
+        if not os.fork():
+            break
+        os._exit(0)  # the second fork becomes an orphan, and so a child of `parent`
+    os.setsid()
+    while os.getppid() == between:
+        time.sleep(0.001)
+    end_with(parent)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    pipe.send(os.getpid())
+    pipe.close()
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
