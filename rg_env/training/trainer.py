@@ -41,6 +41,7 @@ from rg_env.core.environment import Environment
 from rg_env.core.run_folder import free_folder
 from rg_env.errors import InputError
 from rg_env.inference.embedded.engine import EmbeddedEngine
+from rg_env.inference.machine import return_freed_memory
 from rg_env.inference.models import processes
 from rg_env.inference.protocol import Engine, PromptEncoder, prompt_lengths
 from rg_env.training.algorithms.logprobs import can_share_prompts
@@ -239,6 +240,8 @@ class GRPOTrainer:
                     parts = self._next_micro_batches()
                     self._add_reference_logps(parts)
                     result = self.strategy.step(self._loss, parts, self._learning_rates(), self._updating)
+                    if self.accelerator.device.type == "cpu":
+                        return_freed_memory()
                 self._end_step(result, began)
             self.guard.end_if_hopeless(self.model, state.global_step)
             self.notify("on_train_end")
