@@ -269,6 +269,7 @@ def installed_commit() -> str | None:
 def is_missing_folder(model: str) -> bool:
     """Whether a model name is the path of a missing folder rather than a name on the Hub."""
     is_path = model.startswith((".", "/", "~", f"{OUTPUTS}/")) or model.count("/") > 1
+    is_path |= os.path.isdir(os.path.dirname(model)) and RunFolder.is_run(Path(model).parent)
     return is_path and not os.path.exists(model)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from rg_env.core.config.files import Keys
 from rg_env.core.config.parsing import Problem, problem_of, problems_within
-from rg_env.core.rewards import resolve_rewards
+from rg_env.core.rewards import OFFERED, check_offered, resolve_rewards
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import load_table
 from rg_env.core.user_code import import_user_code
@@ -29,11 +29,15 @@ def name_problems(config: Any, tasks: Iterable[Problem]) -> Iterator[Problem]:
     yield from failed or tasks
     for name, reward in config.rewards.items() if not failed else ():
         spec = {"name": name, **reward.model_dump()}
-        yield from problems_within(("rewards", name), spec, lambda spec: resolve_rewards([spec]))
+        yield from problems_within(("rewards", name), spec, _check_reward)
     if config.data is not None:
         yield from problem_of(("data", "path"), config.data.check_exists)
         if config.prompt is not None and type(config.prompt.few_shot) is int and config.prompt.few_shot:
             yield Problem(("prompt", "few_shot"), "with your own data, write the examples as messages, not a number")
+
+
+def _check_reward(spec: Mapping[str, Any]) -> None:
+    check_offered(resolve_rewards([spec]), OFFERED, "this environment")
 
 
 def label_problem(label: str, reserved: Mapping[str, str]) -> str | None:

@@ -176,7 +176,9 @@ def fitted(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
     tasks = {name: entry for name, entry in config.tasks.items() if name not in reasons}
     lines = [f"{name}: skipped: {reason}" for name, reason in reasons.items()]
     if not tasks:
-        raise InputError(f"no task can be probed: {lines[0]}; lower --max-tokens, or choose easier levels")
+        fits_none = not model.url or "HTTP 400" in lines[0]  # other errors of an endpoint are not about the length
+        remedy = "; lower --max-tokens, or choose easier levels" if fits_none else ""
+        raise InputError(f"no task can be probed: {lines[0]}{remedy}")
     return config.model_copy(update={"tasks": tasks}), lines
 
 

@@ -224,6 +224,26 @@ def test_missing_inputs_are_reported_before_the_start(arguments: list[str], mess
         run([*arguments, *(dry_run if arguments[0] == "eval" else [])])
 
 
+@pytest.mark.parametrize("command", ["eval", "train"])
+def test_what_only_the_start_used_to_find_is_found_before(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A missing checkpoint of a run in the working directory looks like a name on the Hub. A reward may need what only
+    Verifiers' v0 API provides."""
+    monkeypatch.chdir(tmp_path)
+    Path("RUN").mkdir()
+    Path("RUN/metrics.jsonl").touch()
+    Path("own.py").write_text("import rg_env\n@rg_env.reward\ndef of_state(state): return 0.0\n")
+    config = {"tasks": "maze", "imports": ["own.py"]}
+    config |= {"model": {"name": "tiny"}, "training": {"max_steps": 1}} if command == "train" else {"models": ["tiny"]}
+    Path("own.yaml").write_text(yaml.safe_dump(config))
+    model = "model.name=RUN/checkpoint-9" if command == "train" else "models=[RUN/checkpoint-9]"
+    with pytest.raises(InputError, match=r"the folder RUN/checkpoint-9 does not exist$"):
+        run([command, "own.yaml", model, "--dry-run"])
+    with pytest.raises(InputError, match=r"rewards.of_state.*: reward 'of_state' needs 'state', which this env"):
+        run([command, "own.yaml", "rewards.of_state=1.0", "--dry-run"])
+
+
 def test_overrides_may_follow_lists_of_names(capsys: pytest.CaptureFixture[str]) -> None:
     """argparse would treat an override after a list as another model or task, which would be looked up on the Hub."""
     arguments = ["--models", "tiny", "grading=partial", "--tasks", "maze", "sampling.top_p=0.5"]

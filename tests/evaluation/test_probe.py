@@ -169,7 +169,9 @@ def test_tasks_that_an_endpoint_refuses_are_skipped() -> None:
 
     def trouble(number: int, body: dict[str, Any]) -> Response | None:
         is_long = "spell" in body["messages"][-1]["content"].lower()
-        return JSONResponse({"error": {"message": "the prompt is too long"}}, 400) if is_long else None
+        return JSONResponse({"error": {"message": "the prompt is too long"}}, status) if is_long else None
+
+    status = 400
 
     with ChatServer(str, trouble=trouble) as server:
         tasks = labels(["leg_counting", "spell_backward"], [0, 1])
@@ -180,7 +182,10 @@ def test_tasks_that_an_endpoint_refuses_are_skipped() -> None:
         assert lines == [f"spell_backward-level0: {reason}", f"spell_backward-level1: {reason}"]
         assert len(server.requests) == 4
         refused = load_eval_config(None, [given[0], "tasks={spell_backward-level0: {task: spell_backward, level: 0}}"])
-        with pytest.raises(InputError, match="no task can be probed: spell_backward-level0: skipped: HTTP 400"):
+        with pytest.raises(InputError, match="no task can be probed: .*: HTTP 400: .*; lower --max-tokens, or choose"):
+            fitted(refused)
+        status = 501
+        with pytest.raises(InputError, match="no task can be probed: .*: HTTP 501: the prompt is too long$"):
             fitted(refused)
 
 
