@@ -182,10 +182,10 @@ def test_tasks_that_an_endpoint_refuses_are_skipped() -> None:
         assert lines == [f"spell_backward-level0: {reason}", f"spell_backward-level1: {reason}"]
         assert len(server.requests) == 4
         refused = load_eval_config(None, [given[0], "tasks={spell_backward-level0: {task: spell_backward, level: 0}}"])
-        with pytest.raises(InputError, match="no task can be probed: .*: HTTP 400: .*; lower --max-tokens, or choose"):
+        with pytest.raises(InputError, match=r"no task can be probed: .*: HTTP 400: .*; lower --max-tokens, or choose"):
             fitted(refused)
         status = 501
-        with pytest.raises(InputError, match="no task can be probed: .*: HTTP 501: the prompt is too long$"):
+        with pytest.raises(InputError, match=r"no task can be probed: .*: HTTP 501: the prompt is too long$"):
             fitted(refused)
 
 
