@@ -276,6 +276,8 @@ def prepare_process() -> None:
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
         sys.stdout.reconfigure(errors="backslashreplace")
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited; the exit codes of child processes would be lost
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     # OpenMP threads spin for milliseconds by default and occupy cores that other processes need. While another
     # process was busy, a parallel matrix product took 16 ms with the default, and 0.3 ms with a short spin.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")

@@ -4,8 +4,8 @@
     program = ProcessGroup(python_module("my_package.train", "--seed", "1"), log, fork=server.start)
     server.kill()
 
-Threads do not survive a fork, and a process that has looked for GPUs cannot be forked to use them. The imported modules
-must therefore not start threads, and on a machine with a GPU nothing is forked.
+The imported modules may only start threads that can be forked, such as OpenBLAS's. A process that has looked for GPUs
+cannot be forked to use them, so nothing is forked if there is a GPU.
 """
 
 import gc
@@ -26,20 +26,25 @@ if TYPE_CHECKING:
     import psutil
 
 
+_REPLY_S = 60.0
+"""Maximum time in seconds for a fork, which takes milliseconds."""
+
+
 class ForkServer:
     """A process that imports `modules` once, and is then forked for each program. The programs have the environment and
     the working directory that this process had when it created the server."""
 
     def __init__(self, modules: Sequence[str]) -> None:
         adopt_orphans()
-        self._process = JsonProcess("rg_env.core.fork_server:serve", {**os.environ, "PYTHONUNBUFFERED": "1"})
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        self._process = JsonProcess("rg_env.core.fork_server:serve", environment, as_program=True)
         self._process.send(modules)
         self._state: Literal["importing", "ready", "ended"] = "importing"
 
     def is_importing(self) -> bool:
         """Whether the imports are still running."""
-        if self._state == "importing" and not self._process.is_silent():
-            self._state = "ended" if self._reply() is None else "ready"
+        if self._state == "importing" and not self._process.is_silent() and self._reply() is not None:
+            self._state = "ready"
         return self._state == "importing"
 
     def start(self, command: Command, log: Path) -> "psutil.Process | None":
@@ -48,7 +53,7 @@ class ForkServer:
 
         Returns:
             The process, or None if nothing can be forked: because `command` is another program or sets variables,
-            because an import failed, or because there is a GPU.
+            because an import failed, because there is a GPU, or because the server has ended.
         """
         import psutil
 
@@ -61,16 +66,18 @@ class ForkServer:
 
     def kill(self) -> None:
         """End the server. The programs continue."""
+        self._state = "ended"
         self._process.kill()
 
-    def _reply(self, *requests: Any) -> Any:
-        """Send requests and return the next reply, or None if the server has ended."""
+    def _reply(self, request: Any = None) -> Any:
+        """Send a request, if any, and return the next reply. If that fails, end the server and return None."""
+        deadline = time.monotonic() + _REPLY_S
         try:
-            for request in requests:
-                self._process.send(request)
-            return self._process.receive()
-        except ProcessEndedError:
-            self._state = "ended"
+            if request is not None:
+                self._process.send(request, deadline)
+            return self._process.receive(deadline)
+        except (ProcessEndedError, TimeoutError, ValueError):  # a program in sitecustomize.py may print anything
+            self.kill()  # a fork that is late cannot reply, and ends
             return None
 
 
@@ -80,26 +87,29 @@ def serve() -> None:
     A fork runs `python -m MODULE ARGUMENT ...` in its own session. Its reply is its id.
     """
     pipe, parent = ParentPipe(), os.getppid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it was ignored, exit codes would be lost
+    gc.disable()  # none of the imported objects is garbage
     for module in pipe.receive():
         import_module(module)
     torch: Any = sys.modules.get("torch")
     if torch and torch.accelerator.is_available():
         sys.exit("there is a GPU")
-    gc.freeze()  # collecting these objects again would copy the memory pages that the forks share
     pipe.send("ready")
     while True:
         module, *arguments, log = pipe.receive()
-        if between := os.fork():
-            os.waitpid(between, 0)
-            continue
-        between = os.getpid()
-        if not os.fork():
-            break
-        os._exit(0)  # the second fork becomes an orphan, and so a child of `parent`
+        intermediate = os.fork()
+        if intermediate == 0:
+            intermediate = os.getpid()
+            if os.fork() == 0:
+                break
+            os._exit(0)  # the second fork becomes an orphan, and so a child of `parent`
+        if os.waitpid(intermediate, 0)[1]:
+            sys.exit("cannot fork")
     os.setsid()
-    while os.getppid() == between:
+    while os.getppid() == intermediate:
         time.sleep(0.001)
     end_with(parent)
+    gc.enable()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
     os.dup2(output, 1)

@@ -224,7 +224,7 @@ class ProcessGroup:
         environment: base environment, to which the command's own variables are added. Default: this process's
             environment.
         fork: function that starts the command by forking a process (`ForkServer.start`), or returns None if it cannot
-            do so.
+            do so. It cannot be combined with `environment`.
 
     Create a `ProcessGroup` in a thread that outlives the program, because the kernel signals the program when that
     thread ends.
@@ -240,6 +240,7 @@ class ProcessGroup:
     ):
         import psutil
 
+        assert environment is None or fork is None, "a fork has the environment of the forked process"
         self.command, self.log = command, log
         with opened_to_append(log) as output:
             self._begin = self._read = output.seek(0, os.SEEK_END)  # earlier output in the file is from another program
@@ -267,7 +268,7 @@ class ProcessGroup:
         import psutil
 
         with contextlib.suppress(psutil.TimeoutExpired):
-            code = int(self._process.wait(timeout_s))
+            code = int(self._process.wait(timeout_s) or 0)  # None if this process ignores SIGCHLD
             return 128 - code if code < 0 else code
         return None
 
@@ -423,13 +424,17 @@ class JsonProcess:
     Args:
         environment: environment variables, such as `bare_environment()`.
         folder: the working directory.
+        as_program: whether the interpreter has only the import path of a new program, and shows warnings.
 
     Deadlines are values of `time.monotonic()`. Raises `OSError` if the process cannot be started.
     """
 
-    def __init__(self, main: str, environment: Mapping[str, str], *, folder: str | None = None) -> None:
+    def __init__(
+        self, main: str, environment: Mapping[str, str], *, folder: str | None = None, as_program: bool = False
+    ) -> None:
         module, _, function = main.partition(":")
-        path = json.dumps([os.path.abspath(each) for each in sys.path])
+        path = json.dumps([] if as_program else [os.path.abspath(each) for each in sys.path])
+        options = ["-P"] if as_program else ["-P", "-W", "ignore"]
         program = (
             "import json, sys; sys.path += [each for each in json.loads(sys.argv.pop()) if each not in sys.path]; "
             f"from {module} import {function}; {function}()"
@@ -440,7 +445,7 @@ class JsonProcess:
         self._last_error = ""
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `kill`)
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-W", "ignore", "-c", program, path],
+            [sys.executable, *options, "-c", program, path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

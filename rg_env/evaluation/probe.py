@@ -12,6 +12,7 @@ If hardly any reply has the required form, `with_examples` returns a second prob
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,7 +177,8 @@ def fitted(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
     tasks = {name: entry for name, entry in config.tasks.items() if name not in reasons}
     lines = [f"{name}: skipped: {reason}" for name, reason in reasons.items()]
     if not tasks:
-        fits_none = not model.url or "HTTP 400" in lines[0]  # other errors of an endpoint are not about the length
+        # Other errors of an endpoint are not about the length.
+        fits_none = not model.url or any(re.match("HTTP (400|413|422)", reason) for reason in reasons.values())
         remedy = "; lower --max-tokens, or choose easier levels" if fits_none else ""
         raise InputError(f"no task can be probed: {lines[0]}{remedy}")
     return config.model_copy(update={"tasks": tasks}), lines

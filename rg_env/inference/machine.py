@@ -19,7 +19,7 @@ HOST = "127.0.0.1"
 """Address that servers on this machine listen on."""
 OLDEST_VLLM = (0, 32)
 """First vLLM release with weight transfer."""
-_MUCH_KB = 2_000_000
+_TRIM_ABOVE_KB = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -97,10 +97,10 @@ def port_problem(port: int) -> str | None:
 def return_freed_memory() -> None:
     """Return freed memory to the operating system if this process has used more than 2 GB.
 
-    Only glibc needs this: it keeps freed blocks of up to 32 MB, so what training used would add to what generation uses
-    in blocks of other sizes. A call takes 20 to 50 ms, which is too long for the steps of a tiny model.
+    Only glibc needs this. It keeps freed blocks of up to 32 MB, which generation cannot use if training freed them,
+    because the sizes differ. A call takes 20 to 50 ms, which is too long for the steps of a tiny model.
     """
-    if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > _MUCH_KB:
+    if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > _TRIM_ABOVE_KB:
         with contextlib.suppress(AttributeError):
             ctypes.CDLL(None).malloc_trim(0)
 

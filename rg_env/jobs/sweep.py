@@ -45,6 +45,7 @@ from rg_env.core.processes import Command, entered, python_module
 from rg_env.core.run_folder import RunFolder, damaged, locked, read_yaml
 from rg_env.core.text import counted, listed, one_line, point_labels, shortened
 from rg_env.errors import ConfigError, InputError, OutputFolderError
+from rg_env.inference.machine import visible_gpus
 from rg_env.jobs.supervisor import Supervisor
 from rg_env.training.config.load import checked_config
 from rg_env.training.config.schema import TrainConfig
@@ -58,7 +59,7 @@ MOST_CHARACTERS = 80
 _NAME = re.compile(r"[A-Za-z0-9_=+][A-Za-z0-9._=+-]*")
 _FREE = ("output", "logging", "hub", "engine.host", "engine.port")
 """Keys that may change when a sweep is resumed."""
-_OVER = ("finished", "stopped")
+_NOT_RERUN = ("finished", "stopped")
 """Statuses of runs that are not rerun."""
 _SHARED_MODULES = ("rg_env.training.run", "rg_env.evaluation.plots.curves")
 """Modules that every run needs, with all that they import. Importing them takes most of the CPU time of a start."""
@@ -366,7 +367,8 @@ def run_sweep(sweep: Sweep, folder: Path, *, again: str, command: PointCommand =
         for name, values in ((SWEEP_FILE, sweep.described()), (CONFIG_FILE, sweep.base())):
             write_aside(folder / name, yaml12.to_yaml(values))
         server = None
-        if sys.platform == "linux" and any(status_of(folder, point.name)[0] not in _OVER for point in sweep.points):
+        left = [point for point in sweep.points if status_of(folder, point.name)[0] not in _NOT_RERUN]
+        if sys.platform == "linux" and len(left) > 1 and not visible_gpus():
             server = ForkServer(_SHARED_MODULES)
             at_end.callback(server.kill)
         failed = False
@@ -405,7 +407,7 @@ def _run_point(
     whether the run has finished, rather than failed or been stopped."""
     head, place = f"[{point.number}/{len(sweep.points)}]", folder / point.name
     status, reason = status_of(folder, point.name)
-    if status in _OVER:
+    if status in _NOT_RERUN:
         supervisor.say(f"{head} {point.name}: already {' '.join([status, reason]).strip()}")
         return status == "finished"
     failure, log = _failure_file(folder, point.name), folder / LOGS / f"{point.name}.log"

@@ -240,8 +240,6 @@ class GRPOTrainer:
                     parts = self._next_micro_batches()
                     self._add_reference_logps(parts)
                     result = self.strategy.step(self._loss, parts, self._learning_rates(), self._updating)
-                    if self.accelerator.device.type == "cpu":
-                        return_freed_memory()
                 self._end_step(result, began)
             self.guard.end_if_hopeless(self.model, state.global_step)
             self.notify("on_train_end")
@@ -250,6 +248,8 @@ class GRPOTrainer:
         """Return this process's micro-batches for the next update, from a new batch every `num_iterations` updates."""
         if self.micro_batches is None:
             number = self.state.global_step // self.args.num_iterations
+            if self.accelerator.device.type == "cpu":
+                return_freed_memory()
             self.sync_weights()
             with self.metrics.phase("waiting"):
                 batch = on_main(self.accelerator, lambda: self._next_batch(number))

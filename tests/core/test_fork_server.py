@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from worker_pools import is_running, until
 
+from rg_env.core import fork_server
 from rg_env.core.fork_server import ForkServer
 from rg_env.core.processes import Command, ProcessGroup, python_module
 
@@ -40,15 +41,14 @@ if what == "waits":
 
 @pytest.fixture
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environ: Callable[..., None]) -> Path:
-    """A folder with a library, which notes its imports, and a program. It is on the path, but not the working
-    directory."""
+    """A folder with a library, which notes its imports, and a program. It is on the path of all programs, but not the
+    working directory."""
     folder = tmp_path / "modules"
     folder.mkdir()
     (folder / "library.py").write_text(LIBRARY)
     (folder / "program.py").write_text(PROGRAM)
-    monkeypatch.syspath_prepend(folder)
     monkeypatch.chdir(tmp_path)
-    environ(KEY="secret")
+    environ(KEY="secret", PYTHONPATH=str(folder), PYTHONWARNINGS=None)
     return folder
 
 
@@ -97,10 +97,10 @@ def test_signals(server: ForkServer, tmp_path: Path) -> None:
 def test_programs_end_with_the_process_that_asked(modules: Path, tmp_path: Path) -> None:
     """This holds even if that process is killed. The server ends, too. A program can be interrupted even if that
     process ignores SIGINT, as a shell's background jobs do."""
-    program = f"""
+    program = """
 import os, signal, sys, time
-sys.path.insert(0, {str(modules)!r})
 from pathlib import Path
+from rg_env.core import fork_server
 from rg_env.core.fork_server import ForkServer
 from rg_env.core.processes import ProcessGroup, python_module
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -132,7 +132,6 @@ def test_what_cannot_be_forked_is_a_new_program(server: ForkServer, modules: Pat
     assert lines(Command((sys.executable, "-c", "import sys; print('library' in sys.modules)")), server) == ["False"]
     prints = "import os, sys; print('json.tool' in sys.modules, os.environ.get('MORE'))"
     (modules / "prints.py").write_text(prints)
-    os.environ["PYTHONPATH"] = str(modules)  # restored by the fixture `environ`
     module = python_module("prints")
     for name, text in (("torch", "class accelerator: is_available = staticmethod(lambda: True)"), ("broken", "1 / 0")):
         (modules / f"{name}.py").write_text(text)
@@ -144,6 +143,51 @@ def test_what_cannot_be_forked_is_a_new_program(server: ForkServer, modules: Pat
     assert lines(module, without_gpu) == ["True None"]
     assert lines(Command(module.arguments, {"MORE": "1"}), without_gpu) == ["False 1"]
     without_gpu.kill()
+    assert lines(module, without_gpu) == ["False None"]
+
+
+def test_a_fork_that_fails_is_a_new_program(server: ForkServer, modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server may be unable to fork, be killed, send what is not a reply, or be silent."""
+    prints = ProcessGroup(python_module("program", "exits", "0"), Path("log"), fork=server.start)
+    assert prints.wait(30) == 0
+    os.kill(server._process.pid, signal.SIGKILL)
+    once = "import os; fork = os.fork\ndef first():\n  os.fork = lambda: 1 / 0\n  return fork()\nos.fork = first\n"
+    for first in ("import os; os.fork = lambda: 1 / 0", once, "print('hello')"):
+        (modules / "sitecustomize.py").write_text(first)
+        broken = ForkServer(["library"])
+        program = ProcessGroup(python_module("program", "exits", "7"), Path("log"), fork=broken.start)
+        assert program.wait(30) == 7
+        assert broken._state == "ended"
+        broken.kill()
+    (modules / "sitecustomize.py").unlink()
+    monkeypatch.setattr(fork_server, "_REPLY_S", 0.2)
+    silent = ForkServer(["library"])
+    assert until(lambda: not silent.is_importing())
+    os.kill(silent._process.pid, signal.SIGSTOP)
+    assert silent.start(python_module("program", "exits", "0"), Path("log")) is None
+    assert server.start(python_module("program", "exits", "0"), Path("log")) is None
+
+
+@pytest.mark.parametrize("warnings", [None, "default", "error"])
+def test_a_fork_finds_and_shows_what_a_new_program_does(
+    modules: Path, environ: Callable[..., None], warnings: str | None
+) -> None:
+    """The import path, in which the working directory is missing, and the filters of warnings are the same."""
+    Path("only_here.py").touch()
+    environ(PYTHONWARNINGS=warnings)
+    text = "import gc, json, sys, warnings; from importlib.util import find_spec; warnings.warn('careful')\n"
+    text += "print(json.dumps([sys.path, sys.warnoptions, find_spec('only_here') is None, gc.isenabled()]))"
+    (modules / "shows.py").write_text(text)
+    server = ForkServer(["library"])
+    found = []
+    for fork in (server.start, None):
+        program = ProcessGroup(python_module("shows"), Path("log"), fork=fork)
+        code, shown = program.wait(30), program.new_lines()
+        found.append((code, "careful" in "\n".join(shown), shown[-1]))
+    server.kill()
+    assert found[0] == found[1]
+    assert found[0][:2] == (int(warnings == "error"), True)
+    assert warnings == "error" or json.loads(found[0][2])[2:] == [True, True]
 
 
 def test_waiting_for_slow_imports(modules: Path) -> None:

@@ -123,6 +123,22 @@ time.sleep(60)
     assert until(lambda: not is_running(pid))
 
 
+def test_exit_codes_if_the_caller_ignored_its_children(tmp_path: Path) -> None:
+    """A command inherits an ignored SIGCHLD, with which the system does not keep exit codes. Code that ignores it
+    gets 0, as from `subprocess`."""
+    code = """
+import signal, sys
+from pathlib import Path
+from rg_env.commands import prepare_process
+from rg_env.core.processes import Command, ProcessGroup
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for prepare in (lambda: None, prepare_process):
+    prepare()
+    print(ProcessGroup(Command(("sh", "-c", "exit 3")), Path(sys.argv[1])).wait(30))
+"""
+    assert run_code(code, tmp_path / "log").stdout == "0\n3\n"
+
+
 def test_orphans_are_ended(tmp_path: Path) -> None:
     """If a program ends and leaves a child in another session behind, the child is ended; earlier processes are not."""
     if sys.platform != "linux":

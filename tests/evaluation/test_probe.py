@@ -184,8 +184,8 @@ def test_tasks_that_an_endpoint_refuses_are_skipped() -> None:
         refused = load_eval_config(None, [given[0], "tasks={spell_backward-level0: {task: spell_backward, level: 0}}"])
         with pytest.raises(InputError, match=r"no task can be probed: .*: HTTP 400: .*; lower --max-tokens, or choose"):
             fitted(refused)
-        status = 501
-        with pytest.raises(InputError, match=r"no task can be probed: .*: HTTP 501: the prompt is too long$"):
+        status = 451
+        with pytest.raises(InputError, match=r"no task can be probed: .*: HTTP 451: the prompt is too long$"):
             fitted(refused)
 
 

@@ -1,4 +1,4 @@
-"""What this machine's programs and memory are used for."""
+"""Resources on this machine: memory."""
 
 import sys
 
@@ -13,7 +13,7 @@ def resident_mb():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * resource.getpagesize() / 1e6
 
-machine._MUCH_KB = int(sys.argv[1])
+machine._TRIM_ABOVE_KB = int(sys.argv[1])
 before = resident_mb()
 blocks = [bytearray(100_000) for _ in range(2000)]  # small enough for the heap
 del blocks[:-1]  # the last block keeps the heap from shrinking by itself

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 pytest.importorskip("psutil", reason="needs the train or eval extra")
+from rg_env.core.fork_server import ForkServer
+from rg_env.core.processes import ProcessGroup, python_module
 from rg_env.errors import InputError, OutputFolderError
-from rg_env.jobs.sweep import load_sweep, refuse_sweep, status_of, sweep_folder
+from rg_env.jobs.sweep import _SHARED_MODULES, load_sweep, refuse_sweep, status_of, sweep_folder
 
 Started = Callable[..., Any]
 pytestmark = pytest.mark.slow  # starts some 20 processes that wait for each other
@@ -25,7 +27,9 @@ from pathlib import Path
 from rg_env.commands import run_command
 from rg_env.core.processes import Command, python_module
 from rg_env.jobs import supervisor, sweep as sweeps
-from rg_env.jobs.sweep import load_sweep
+from rg_env.core.fork_server import ForkServer
+from rg_env.core.processes import ProcessGroup, python_module
+from rg_env.jobs.sweep import _SHARED_MODULES, load_sweep
 
 supervisor.GRACE_S, supervisor.HURRY_S = 1.0, 0.2
 sweeps._SHARED_MODULES = ("imports",)  # the stand-in needs no other
@@ -83,9 +87,33 @@ FORKED = pytest.param("forked", marks=ON_LINUX)
 
 
 @pytest.fixture(params=[FORKED, "new program"])
-def started(start_program: Callable[..., Any], request: pytest.FixtureRequest) -> Started:
+def started(
+    start_program: Callable[..., Any], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Started:
     """Return a function that starts a sweep. Its runs are forked, or started as they are if there is a GPU."""
+    monkeypatch.setenv("PYTHONPATH", str(Path.cwd()))
     return lambda *words: start_program(SWEEP, request.param, *(words or WORDS))
+
+
+@ON_LINUX
+def test_the_modules_that_runs_share_can_be_forked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are imported once, and not with the command line's own modules, which are a run's `__main__`. A fork has no
+    threads, computes, and finds no GPU."""
+    program = """
+import os, sys, torch
+names = ("rg_env.training.trainer", "matplotlib", "rg_env.cli.main")
+print([name in sys.modules for name in names], len(os.listdir("/proc/self/task")), torch.accelerator.is_available())
+x = torch.ones(300, 300, requires_grad=True)
+(x @ x).sum().backward()
+print(float(x.grad.sum()))
+"""
+    (folder / "program.py").write_text(program)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    server = ForkServer(_SHARED_MODULES)
+    run = ProcessGroup(python_module("program"), Path("log"), fork=server.start)
+    assert run.wait(60) == 0
+    server.kill()
+    assert run.new_lines() == ["[True, True, False] 1 False", f"{2.0 * 300**3}"]
 
 
 def ended(sweep: Any) -> tuple[int, list[str], str]:

@@ -41,27 +41,30 @@ class GrowingLayer(DynamicLayer):
         if not self.is_initialized:
             self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
             self.capacity = max(self.capacity, self.length)
-            self.stores = [self._room(states, len(states)) for states in (key_states, value_states)]
+            self.stores = [self._copied(states, 0) for states in (key_states, value_states)]
         elif self.length > self.capacity:
             # The cache grows by half each time, so the amortized cost per token is constant.
             self.capacity = max(self.length, self.capacity * 3 // 2)
-            for index, store in enumerate(self.stores):
-                self.stores[index] = new = self._room(store, len(store))
-                new[:, :, :start] = store[:, :, :start]
+            self.stores = [self._copied(store, start) for store in self.stores]
         for store, states in zip(self.stores, (key_states, value_states), strict=True):
             store[:, :, start : self.length] = states
         self.keys, self.values = (store[:, :, : self.length] for store in self.stores)
         return self.keys, self.values
 
-    def _room(self, states: torch.Tensor, rows: int) -> torch.Tensor:
-        """Return new memory for `rows` rows of `capacity` positions each."""
-        return states.new_empty(rows, states.shape[1], self.capacity, states.shape[3])
+    def _copied(self, states: torch.Tensor, used: int, rows: torch.Tensor | None = None) -> torch.Tensor:
+        """Copy the first `used` positions of these rows (default: all) to new memory with room for `capacity`
+        positions."""
+        count = len(states if rows is None else rows)
+        new = states.new_empty(count, states.shape[1], self.capacity, states.shape[3])
+        if rows is None:
+            new[:, :, :used] = states[:, :, :used]
+        else:  # without a second copy
+            torch.index_select(states[:, :, :used], 0, rows, out=new[:, :, :used])
+        return new
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Keep only these rows of the batch. A row may be repeated."""
-        for index, store in enumerate(self.stores):
-            self.stores[index] = new = self._room(store, len(beam_idx))
-            torch.index_select(store[:, :, : self.length], 0, beam_idx, out=new[:, :, : self.length])
+        self.stores = [self._copied(store, self.length, beam_idx) for store in self.stores]
         self.keys, self.values = (store[:, :, : self.length] for store in self.stores)
 
     def get_seq_length(self) -> int:
