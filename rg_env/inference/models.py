@@ -230,6 +230,10 @@ def describe_model(name: str) -> ModelDescription:
         if (problem := model_kind_problem(config.to_dict())) is None:
             part = "tokenizer files" if gguf is None else gguf.name
             tokenizer = AutoTokenizer.from_pretrained(source, **options)
+            # transformers reads this file in a model folder, but not next to a GGUF file.
+            if gguf and (template := gguf.with_name("chat_template.jinja")).is_file():
+                part = template.name
+                tokenizer.chat_template = template.read_text(encoding="utf-8")
     except Exception as error:  # as with weights, the files may be damaged
         raise _cannot_load(name, part, error, options) from None
     if problem:

@@ -16,7 +16,8 @@ from peft import LoraConfig
 from safetensors.torch import load_file, save_file
 
 from rg_env.errors import InputError
-from rg_env.inference.models import Policy, flash_attention_problem
+from rg_env.inference.chat_templates import require_chat_template
+from rg_env.inference.models import Policy, describe_model, flash_attention_problem
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import load_policy
 from rg_env.training.weight_sync import server_name
@@ -70,6 +71,27 @@ def test_a_gguf_file_needs_its_package(tmp_path: Path, folder: bool, monkeypatch
     if folder:  # it is not clear which one
         with pytest.raises(InputError, match="is not a model folder"):
             load_policy(model)
+
+
+def test_a_chat_template_next_to_a_gguf_file_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Base models have none, and the error tells users to add it. Here, what transformers reads from the GGUF file is
+    the tiny policy's configuration and tokenizer, without a template."""
+    file, tiny = tmp_path / "m.gguf", describe_model("tiny")
+    file.touch()
+    tiny.tokenizer.chat_template = None
+    monkeypatch.setattr("rg_env.inference.models.find_spec", lambda name: object())
+    for name, value in (("AutoConfig", tiny.config), ("AutoTokenizer", tiny.tokenizer)):
+        monkeypatch.setattr(f"rg_env.inference.models.{name}.from_pretrained", lambda *_, value=value, **__: value)
+    with pytest.raises(InputError, match=r"no chat template: use an .* or add a chat_template.jinja to its folder"):
+        require_chat_template(describe_model(str(file)).tokenizer)
+    (tmp_path / "chat_template.jinja").write_text("{{ messages[0]['content'] }}é")
+    for model in (file, tmp_path):
+        tokenizer = describe_model(str(model)).tokenizer
+        require_chat_template(tokenizer)
+        assert tokenizer.chat_template.endswith("é")
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(InputError, match=f"cannot load the model '{file}': chat_template.jinja: .*utf-8"):
+        describe_model(str(file))
 
 
 @pytest.mark.parametrize("tied", [True, False])
