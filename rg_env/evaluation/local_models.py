@@ -4,6 +4,8 @@ async with embedded("tiny", config) as model: model.replies(requests)
 async with served("outputs/RUN/checkpoint-25", "0", folder, config) as endpoint: ...
 """
 
+import asyncio
+import socket
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -11,18 +13,23 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from rg_env.core.processes import ProcessGroup
 from rg_env.core.run_folder import adapter_config, base_model
 from rg_env.core.text import reason_of
-from rg_env.errors import InputError, MissingExtraError, install_command
-from rg_env.evaluation.config import EvalConfig, EvalModel, run_of
+from rg_env.errors import InputError, MissingExtraError, ServerError, install_command
+from rg_env.evaluation.config import EvalConfig, EvalModel, ServingConfig, run_of
 from rg_env.evaluation.questions import ChatRequest, Reply
 from rg_env.inference.chat_templates import require_chat_template, unused_variables
-from rg_env.inference.machine import Machine
+from rg_env.inference.machine import HOST, Machine
 from rg_env.inference.protocol import Engine, PromptEncoder, Sampling
-from rg_env.inference.vllm.server import running_server
+from rg_env.inference.vllm.client import VllmServer
+from rg_env.inference.vllm.command import served_name, vllm_command
 
 if TYPE_CHECKING:
     from rg_env.evaluation.endpoints import Endpoint
+
+
+_GRACE_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -145,10 +152,37 @@ async def served(
     """
     from rg_env.evaluation.endpoints import endpoint  # imported here because a trainer needs no HTTP client
 
-    log, options = folder / f"vllm-{gpu or 'cpu'}.log", config.serving
-    async with running_server(name, gpu, log, options.vllm_args, options.start_timeout_s) as (server, served_name):
-        ready = await endpoint(EvalModel(model=served_name, url=f"http://{server}/v1"), config)
+    async with _running_server(name, gpu, folder / f"vllm-{gpu or 'cpu'}.log", config.serving) as server:
+        ready = await endpoint(EvalModel(model=served_name(name), url=f"http://{server}/v1"), config)
         yield replace(ready, encoder=encoder)
+
+
+@asynccontextmanager
+async def _running_server(model: str, gpu: str | None, log: Path, options: ServingConfig) -> AsyncIterator[VllmServer]:
+    """Run a server for `model`, with output to `log`. Yield it once it is healthy."""
+    Machine.here().check_installed()
+    server = VllmServer(HOST, _free_port())
+    command = vllm_command(model, ["--port", str(server.port), *options.vllm_args], on_gpu=gpu is not None)
+    command = replace(command, environment={**command.environment, "CUDA_VISIBLE_DEVICES": gpu or ""})
+    group = await asyncio.to_thread(ProcessGroup, command, log)
+    try:
+        try:
+            await asyncio.to_thread(server.wait, options.start_timeout_s, lambda: group.code is None)
+        except ServerError as error:
+            what = f"was not ready after {options.start_timeout_s:g} s (serving.start_timeout_s)"
+            if group.code is not None:
+                what = f"exited with code {group.code} ({' '.join(group.last_lines(1))[:200]})"
+            raise ServerError(f"vLLM for {model} {what}: see {log}") from error
+        yield server
+    finally:
+        # `end` is deliberately not called in a thread: Ctrl-C could interrupt the wait for a thread.
+        group.end(lambda: _GRACE_S)
+
+
+def _free_port() -> int:
+    with socket.create_server((HOST, 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
 
 
 def require_torch() -> None:

@@ -49,7 +49,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Co
         start(Command(arguments, environment))
 
     monkeypatch.setattr("os.execve", execve)
-    monkeypatch.setattr("rg_env.inference.vllm.server.ProcessGroup", start)
+    monkeypatch.setattr("rg_env.evaluation.local_models.ProcessGroup", start)
     monkeypatch.setattr(Machine, "check_installed", lambda self, *programs: None)
     monkeypatch.setattr("rg_env.inference.machine.machine_gpus", lambda: NODE.gpus)
 
