@@ -8,6 +8,7 @@ The imported modules may only start threads that can be forked, such as OpenBLAS
 cannot be forked to use them, so nothing is forked if there is a GPU.
 """
 
+import contextlib
 import gc
 import os
 import runpy
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
     import psutil
 
 
-_REPLY_S = 60.0
-"""Maximum time in seconds for a fork, which takes milliseconds."""
+_READY = "ready to fork"
+_REPLY_S = 10.0
+"""Maximum time in seconds for a reply about a fork, which takes milliseconds. Stop signals are handled after it."""
 
 
 class ForkServer:
@@ -36,15 +38,21 @@ class ForkServer:
 
     def __init__(self, modules: Sequence[str]) -> None:
         adopt_orphans()
+        self._process: JsonProcess | None = None
+        self._state: Literal["importing", "ready", "ended"] = "ended"
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        self._process = JsonProcess("rg_env.core.fork_server:serve", environment, as_program=True)
-        self._process.send(modules)
-        self._state: Literal["importing", "ready", "ended"] = "importing"
+        with contextlib.suppress(OSError, ProcessEndedError):  # there may be no room for temporary files
+            self._process = JsonProcess("rg_env.core.fork_server:serve", environment, as_program=True)
+            self._process.send(modules)
+            self._state = "importing"
 
     def is_importing(self) -> bool:
         """Whether the imports are still running."""
-        if self._state == "importing" and not self._process.is_silent() and self._reply() is not None:
-            self._state = "ready"
+        if self._state == "importing" and self._process and not self._process.is_silent():
+            if self._reply() == _READY:
+                self._state = "ready"
+            else:  # an import failed, or a program in sitecustomize.py has printed something
+                self.kill()
         return self._state == "importing"
 
     def start(self, command: Command, log: Path) -> "psutil.Process | None":
@@ -62,23 +70,27 @@ class ForkServer:
         if self._state == "ended" or command.arguments[: len(PYTHON_M)] != PYTHON_M or command.environment:
             return None
         pid = self._reply([*command.arguments[len(PYTHON_M) :], os.path.abspath(log)])
-        return None if pid is None else psutil.Process(pid)
+        with contextlib.suppress(psutil.Error, TypeError, ValueError):
+            if (process := psutil.Process(pid)).ppid() == os.getpid():
+                return process
+        self.kill()  # a fork that is late cannot reply, and ends
+        return None
 
     def kill(self) -> None:
         """End the server. The programs continue."""
         self._state = "ended"
-        self._process.kill()
+        if self._process:
+            self._process.kill()
 
     def _reply(self, request: Any = None) -> Any:
-        """Send a request, if any, and return the next reply. If that fails, end the server and return None."""
+        """Send a request, if any, and return the next reply, or None if that fails."""
+        assert self._process
         deadline = time.monotonic() + _REPLY_S
-        try:
+        with contextlib.suppress(ProcessEndedError, TimeoutError, ValueError):
             if request is not None:
                 self._process.send(request, deadline)
             return self._process.receive(deadline)
-        except (ProcessEndedError, TimeoutError, ValueError):  # a program in sitecustomize.py may print anything
-            self.kill()  # a fork that is late cannot reply, and ends
-            return None
+        return None
 
 
 def serve() -> None:
@@ -94,7 +106,7 @@ def serve() -> None:
     torch: Any = sys.modules.get("torch")
     if torch and torch.accelerator.is_available():
         sys.exit("there is a GPU")
-    pipe.send("ready")
+    pipe.send(_READY)
     while True:
         module, *arguments, log = pipe.receive()
         intermediate = os.fork()

@@ -146,26 +146,54 @@ def test_what_cannot_be_forked_is_a_new_program(server: ForkServer, modules: Pat
     assert lines(module, without_gpu) == ["False None"]
 
 
-def test_a_fork_that_fails_is_a_new_program(server: ForkServer, modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server may be unable to fork, be killed, send what is not a reply, or be silent."""
-    prints = ProcessGroup(python_module("program", "exits", "0"), Path("log"), fork=server.start)
-    assert prints.wait(30) == 0
-    os.kill(server._process.pid, signal.SIGKILL)
-    once = "import os; fork = os.fork\ndef first():\n  os.fork = lambda: 1 / 0\n  return fork()\nos.fork = first\n"
-    for first in ("import os; os.fork = lambda: 1 / 0", once, "print('hello')"):
-        (modules / "sitecustomize.py").write_text(first)
-        broken = ForkServer(["library"])
+CANNOT_FORK = "import os; os.fork = lambda: 1 / 0"
+CANNOT_FORK_TWICE = """
+import os
+fork = os.fork
+def first():
+    os.fork = lambda: 1 / 0
+    return fork()
+os.fork = first
+"""
+NAMES_ANOTHER = "import os; print('READY'); print(os.getppid())".replace("READY", json.dumps(fork_server._READY))
+
+
+@pytest.mark.parametrize(
+    "first",
+    [CANNOT_FORK, CANNOT_FORK_TWICE, "print('hello')", "print(1)", NAMES_ANOTHER],
+    ids=["cannot fork", "cannot fork twice", "prints", "prints JSON", "names another process"],
+)
+def test_a_server_that_fails_is_replaced_by_new_programs(modules: Path, first: str) -> None:
+    """It may be unable to fork. A program that runs first in every interpreter may print what looks like a reply."""
+    (modules / "sitecustomize.py").write_text(first)
+    broken = ForkServer(["library"])
+    for _ in range(2):
         program = ProcessGroup(python_module("program", "exits", "7"), Path("log"), fork=broken.start)
+        assert program._process.ppid() == os.getpid()
         assert program.wait(30) == 7
-        assert broken._state == "ended"
-        broken.kill()
-    (modules / "sitecustomize.py").unlink()
+    assert not broken.is_importing()
+    broken.kill()
+
+
+def test_a_server_that_does_not_answer(server: ForkServer, modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have been killed or stopped, or there was no room to start it."""
+    command = python_module("program", "exits", "0")
+    assert ProcessGroup(command, Path("log"), fork=server.start).wait(30) == 0
+    os.kill(server._process.pid, signal.SIGKILL)  # type: ignore[union-attr]
+    assert server.start(command, Path("log")) is None
     monkeypatch.setattr(fork_server, "_REPLY_S", 0.2)
     silent = ForkServer(["library"])
     assert until(lambda: not silent.is_importing())
-    os.kill(silent._process.pid, signal.SIGSTOP)
-    assert silent.start(python_module("program", "exits", "0"), Path("log")) is None
-    assert server.start(python_module("program", "exits", "0"), Path("log")) is None
+    os.kill(silent._process.pid, signal.SIGSTOP)  # type: ignore[union-attr]
+    assert silent.start(command, Path("log")) is None
+
+    def full() -> None:
+        raise FileNotFoundError("no usable temporary directory")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    none = ForkServer(["library"])
+    assert none.start(command, Path("log")) is None
+    none.kill()
 
 
 @pytest.mark.parametrize("warnings", [None, "default", "error"])
