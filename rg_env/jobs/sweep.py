@@ -297,8 +297,10 @@ def read_points(folder: Path) -> dict[str, dict[str, Any]]:
     if not points or not isinstance(points, dict) or not all(isinstance(each, dict) for each in points.values()):
         raise damaged(file, "it has no points")
     for name in points:
-        if not _NAME.fullmatch(name) or links_out(folder / name, folder):
-            raise damaged(file, f"{one_line(name, 80)!r} is not a folder in it")
+        if not _NAME.fullmatch(name):
+            raise damaged(file, f"{one_line(name, 80)!r} is not the name of a run")
+        if links_out(folder / name, folder):
+            raise InputError(f"{folder / name} is a link out of the sweep's folder: replace it with a copy")
     return points
 
 

@@ -153,7 +153,17 @@ def test_points_of_a_sweep_are_in_its_folder(point: str, rg_env: Run, tmp_path: 
     prepare_sweep(tmp_path / "run", "")
     (tmp_path / "run/sweep.yaml").write_text(json.dumps({"points": {point: {"seed": 1}}}))
     code, _, error = rg_env("compare", tmp_path / "run")
-    assert (code, error.count("\n"), "is not a folder in it" in error) == (2, 1, True)
+    assert (code, error.count("\n"), "is not the name of a run" in error) == (2, 1, True)
+
+
+def test_a_run_of_a_sweep_is_not_a_link_to_elsewhere(rg_env: Run, tmp_path: Path) -> None:
+    """The error names the link, not sweep.yaml."""
+    prepare_sweep(tmp_path / "run", "")
+    (tmp_path / "run/sweep.yaml").write_text(json.dumps({"points": {"one": {"seed": 1}}}))
+    (tmp_path / "run/one").symlink_to(write_run(tmp_path / "own"))
+    code, _, error = rg_env("compare", tmp_path / "run")
+    assert (code, error.count("\n")) == (2, 1)
+    assert f"{tmp_path / 'run/one'} is a link out of the sweep's folder: replace it with a copy" in error
 
 
 def test_damaged_sweeps_are_one_line(rg_env: Run, tmp_path: Path) -> None:
