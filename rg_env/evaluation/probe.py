@@ -177,9 +177,9 @@ def fitted(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
     tasks = {name: entry for name, entry in config.tasks.items() if name not in reasons}
     lines = [f"{name}: skipped: {reason}" for name, reason in reasons.items()]
     if not tasks:
-        # Other errors of an endpoint are not about the length.
-        fits_none = not model.url or any(re.match("HTTP (400|413|422)", reason) for reason in reasons.values())
-        remedy = "; lower --max-tokens, or choose easier levels" if fits_none else ""
+        # An endpoint's other errors are not about the length.
+        too_long = not model.url or any(re.match("HTTP (400|413|422)", reason) for reason in reasons.values())
+        remedy = "; lower --max-tokens, or choose easier levels" if too_long else ""
         raise InputError(f"no task can be probed: {lines[0]}{remedy}")
     return config.model_copy(update={"tasks": tasks}), lines
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("psutil", reason="needs the train or eval extra")
 from rg_env.core.fork_server import ForkServer
 from rg_env.core.processes import ProcessGroup, python_module
 from rg_env.errors import InputError, OutputFolderError
@@ -97,8 +96,8 @@ def started(
 
 @ON_LINUX
 def test_the_modules_that_runs_share_can_be_forked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are imported once, and not with the command line's own modules, which are a run's `__main__`. A fork has no
-    threads, computes, and finds no GPU."""
+    """They are imported once, and not with the command line's own modules, which are a run's `__main__`. A fork has one
+    thread, computes, and finds no GPU."""
     program = """
 import os, sys, torch
 names = ("rg_env.training.trainer", "matplotlib", "rg_env.cli.main")
